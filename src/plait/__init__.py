@@ -1,0 +1,26 @@
+"""plait trains concurrent-branch models on mixed accelerators in several places.
+
+The names below are loaded when first used, so that planning works without torch and starts at once.
+"""
+
+import importlib
+from typing import Any
+
+_PUBLIC = {
+    "BranchGraph": "plait.model.graph",
+    "Cluster": "plait.cluster.spec",
+    "Engine": "plait.runtime.engine",
+    "Plan": "plait.plan.plan",
+    "PlaitError": "plait.errors",
+    "Timeline": "plait.simulate.timeline",
+    "capture": "plait.model.capture",
+    "plan": "plait.plan.search",
+    "simulate": "plait.plan.simulate",
+}
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'plait' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

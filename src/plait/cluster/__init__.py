@@ -1,0 +1,1 @@
+"""Sites, nodes, devices and links: described, looked up and probed."""

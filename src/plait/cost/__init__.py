@@ -1,0 +1,1 @@
+"""What layers and links cost: measured tables and models behind one interface."""

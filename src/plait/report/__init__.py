@@ -1,0 +1,1 @@
+"""Timelines and plans as pages, traces and tables."""

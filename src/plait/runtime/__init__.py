@@ -1,0 +1,1 @@
+"""Plans run on torch.distributed."""

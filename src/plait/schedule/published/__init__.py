@@ -1,0 +1,1 @@
+"""Known schedules, one module each, named as in their papers."""

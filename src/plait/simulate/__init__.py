@@ -1,0 +1,1 @@
+"""Programs and prices in, a timeline out."""
