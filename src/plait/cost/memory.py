@@ -1,0 +1,33 @@
+"""What weights cost in memory: parameters, their gradients and the optimizer's state, in bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from plait.model.graph import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBytes:
+    """Bytes held from step to step on each rank that holds these parameters."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All three together."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def fixed_bytes(parameters: Iterable[Parameter], optimizer_bytes_per_parameter_byte: float = 2.0) -> FixedBytes:
+    """Bytes of ``parameters``; frozen ones have neither gradient nor optimizer state.
+
+    The optimizer holds ``optimizer_bytes_per_parameter_byte`` for each byte of a trainable parameter:
+    2 for Adam in the parameters' own dtype, 1 for SGD with momentum, 0 for plain SGD.
+    """
+    total = trained = 0.0
+    for parameter in parameters:
+        total += parameter.nbytes
+        trained += parameter.nbytes if parameter.trainable else 0
+    return FixedBytes(total, trained, trained * optimizer_bytes_per_parameter_byte)
