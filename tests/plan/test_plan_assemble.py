@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.cost.links import all_reduce_seconds
-from plait.errors import ClusterError, PlanError
+from plait.errors import PlanError
 from plait.model.graph import BranchGraph, Layer, Loss, Parameter, Scope, TensorSpec
 from plait.plan.assemble import StageChoice, assemble
 from plait.plan.compile import placement_of, prices_of
@@ -223,11 +223,3 @@ def test_layers_of_different_scope_cannot_share_a_stage(make_cluster: Make) -> N
     cluster = make_cluster([1.0])
     with pytest.raises(PlanError, match="mixes scopes: l0 has scope microbatch, l1 batch"):
         assemble(graph, cluster, list(cluster.by_name), [StageChoice("s", ("l0", "l1"), ((0, "all"),))], [2], GPIPE)
-
-
-def test_replicas_in_sites_without_a_link_are_refused(two_towers: Make, make_cluster: Make) -> None:
-    graph = two_towers({"image": 1}, Scope.MICROBATCH)
-    cluster = make_cluster([1.0, 1.0], sites=2).model_copy(update={"links": ()})
-    stages = [StageChoice(b, (x.name,), ((0, (0,)), (1, (1,)))) for b, (x,) in graph.branches.items()]
-    with pytest.raises(ClusterError, match="no link between the sites s0 and s1"):
-        assemble(graph, cluster, list(cluster.by_name), stages, [1, 1], GPIPE)
