@@ -122,6 +122,8 @@ class BranchGraph(FileValue, kind="plait-graph/1"):
     losses: tuple[Loss, ...] = ()
     outputs: dict[str, str] = Field(default_factory=dict)
     """Outputs asked for by the user: the name they gave → the value."""
+    mixing: tuple[str, ...] = ()
+    """Operations found, by trying, to mix samples where no shape shows it; ``retrace`` needs them."""
     notes: tuple[str, ...] = ()
     """What the user should know: batch-mixing layers, unused parameters."""
 

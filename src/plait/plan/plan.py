@@ -26,6 +26,8 @@ class ModelPlan(Value):
     inputs: dict[str, TensorSpec]
     losses: tuple[Loss, ...] = ()
     outputs: dict[str, str] = Field(default_factory=dict)
+    mixing: tuple[str, ...] = ()
+    """As in the BranchGraph: each rank traces the model again and must cut it alike."""
 
 
 class ReplicaPlan(Value):

@@ -6,7 +6,7 @@ The simulator and the engine both run Programs; lowering is the only place that 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plait.schedule.action import Action, Schedule
+from plait.schedule.action import ALL, Action, Schedule
 from plait.schedule.placement import Placement, Reduction
 
 
@@ -60,3 +60,12 @@ class Programs:
     ranks: tuple[tuple[Instruction, ...], ...]
     messages: tuple[Message, ...]
     reductions: tuple[Reduction, ...]
+
+    def name(self, index: int) -> str:
+        """A message in text, by stages: ``0>2:F3`` forward, ``2>0:B3`` backward, ``*`` for every micro-batch."""
+        message = self.messages[index]
+        edge = self.placement.edges[message.edge]
+        batch = "*" if message.micro_batch == ALL else message.micro_batch
+        if message.direction is Direction.FORWARD:
+            return f"{edge.source}>{edge.target}:F{batch}"
+        return f"{edge.target}>{edge.source}:B{batch}"

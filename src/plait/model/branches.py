@@ -1,0 +1,147 @@
+"""Branches of the layers' DAG, and names for layers, branches and values."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from plait.model.group import Cut, Group, inverse, reduction
+from plait.model.steps import is_item
+from plait.model.tape import Kind, Node, Ref, Tape
+
+
+def layer_names(made: Cut, losses: Sequence[int]) -> list[str]:
+    """A name for each group: its first module's path, or what its glue is for."""
+    names: list[str] = []
+    for group in made.groups:
+        base = _layer_name(made, group, losses)
+        name, number = base, 2
+        while name in names:
+            name, number = f"{base}#{number}", number + 1
+        names.append(name)
+    return names
+
+
+def primary(made: Cut, group: Group) -> Node:
+    """The node that a group is named after: the call with the most parameters, the first of equals."""
+    calls = [n for n in group.nodes if made.tape.nodes[n].kind is Kind.CALL]
+    heavy = max(calls, key=lambda n: (made.measures.flops[n], made.weights.items[n], -n)) if calls else group.nodes[0]
+    return made.tape.nodes[heavy]
+
+
+def _layer_name(made: Cut, group: Group, losses: Sequence[int]) -> str:
+    node = primary(made, group)
+    if node.kind is Kind.CALL:
+        return str(node.target)
+    if any(n in losses for n in group.nodes):
+        return "loss"
+    return f"{node.home}.{node.name}" if node.home else node.name
+
+
+def branch_names(made: Cut, names: Sequence[str]) -> list[str]:
+    """The branch of each group.
+
+    A group without groups before it begins a branch, and so does one that joins independent branches, or follows a
+    fork. One that follows the last group of a branch continues it; among several such branches the one whose
+    modules are nearest in the module tree, as a decoder's among the encoder's outputs.
+    """
+    before = made.before()
+    near = reduction(before)
+    after = inverse(near)
+    chains: list[list[int]] = []
+    place: dict[int, int] = {}
+    for index in range(len(made.groups)):
+        chain = _continued(made, index, before[index], near, after, chains, place)
+        if chain is None:
+            chain = len(chains)
+            chains.append([])
+        chains[chain].append(index)
+        place[index] = chain
+    titles = _titles(made, chains, names)
+    return [titles[place[index]] for index in range(len(made.groups))]
+
+
+def _continued(
+    made: Cut,
+    index: int,
+    before: set[int],
+    near: Sequence[set[int]],
+    after: Sequence[set[int]],
+    chains: Sequence[Sequence[int]],
+    place: Mapping[int, int],
+) -> int | None:
+    tails = sorted(b for b in before if chains[place[b]][-1] == b)
+    group = made.groups[index]
+    if group.batch or not tails:
+        return None
+    if len(near[index]) == 1 and len(before) == 1:
+        only = tails[0]
+        return place[only] if after[only] == {index} and not made.groups[only].batch else None
+    here = _home(primary(made, group))
+    shared = {t: _shared(here, _home(primary(made, made.groups[t]))) for t in tails}
+    best = max(tails, key=lambda t: (shared[t], -t))
+    rivals = [t for t in tails if t != best and shared[t] == shared[best]]
+    is_chain = len(near[index]) == 1
+    if made.groups[best].batch or (not is_chain and (rivals or not shared[best])):
+        return None
+    return place[best]
+
+
+def _home(node: Node) -> list[str]:
+    path = f"{node.home}.{str(node.target).rpartition('.')[2]}" if node.kind is Kind.CALL else node.home
+    return [part for part in path.split(".") if part]
+
+
+def _shared(one: Sequence[str], two: Sequence[str]) -> int:
+    count = 0
+    for a, b in zip(one, two, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _titles(made: Cut, chains: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
+    titles: list[str] = []
+    for chain in chains:
+        homes = [_home(primary(made, made.groups[i])) for i in chain]
+        base = _title(homes, [names[i] for i in chain], len(chains) == 1)
+        title, number = base, 2
+        while title in titles:
+            title, number = f"{base}#{number}", number + 1
+        titles.append(title)
+    return titles
+
+
+def _title(homes: Sequence[Sequence[str]], names: Sequence[str], alone: bool) -> str:
+    if len(homes) == 1:
+        return names[0] if len(homes[0]) < 2 else ".".join(homes[0][:-1])
+    common = list(homes[0])
+    for home in homes:
+        common = common[: _shared(common, home)]
+    if common:
+        return ".".join(common)
+    first, times = Counter(home[0] for home in homes if home).most_common(1)[0] if any(homes) else (names[0], 1)
+    return first if times > 1 else ("model" if alone else names[0])
+
+
+def value_names(tape: Tape, given: Mapping[int, str]) -> dict[int, str]:
+    """A name for each tensor: ``given``'s, else the module that makes it, else the operation."""
+    taken: dict[str, int] = {name: number for number, name in given.items()}
+    found = dict(given)
+    for node in tape.nodes:
+        if node.is_source or node.form is None or node.number in given:
+            continue
+        base = _value_name(tape, node)
+        name, number = base, 2
+        while name in taken:
+            name, number = f"{base}#{number}", number + 1
+        taken[name] = node.number
+        found[node.number] = name
+    return found
+
+
+def _value_name(tape: Tape, node: Node) -> str:
+    first = node.leaves[0] if node.leaves else None
+    if is_item(node) and isinstance(first, Ref) and tape.nodes[first.node].kind is Kind.CALL:
+        path = str(tape.nodes[first.node].target)
+        return path if node.leaves[1] == 0 else f"{path}:{node.leaves[1]}"
+    return f"{node.home}.{node.name}" if node.home else node.name

@@ -1,0 +1,144 @@
+"""From the cut to the BranchGraph: what each layer reads, writes, holds and costs."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from plait.errors import CaptureError
+from plait.model.branches import branch_names, layer_names
+from plait.model.code import LayerNodes
+from plait.model.graph import Layer, Parameter, Scope, TensorSpec
+from plait.model.group import Cut, Group
+from plait.model.steps import find_module
+from plait.model.tape import Here, Kind, Node, Ref
+
+
+def layer_nodes(made: Cut, losses: Sequence[int], names: Mapping[int, str]) -> list[LayerNodes]:
+    """Each group as the nodes that it runs; ``names`` are the values' names by node."""
+    titles = layer_names(made, losses)
+    read = {
+        a for n, g in made.owner.items() for a in made.tape.nodes[n].arguments if made.owner.get(a) not in (None, g)
+    }
+    found = []
+    for position, (title, group) in enumerate(zip(titles, made.groups, strict=True)):
+        nodes, outside = _closure(made, group)
+        inputs = [made.tape.nodes[n] for n in nodes if made.tape.nodes[n].kind is Kind.INPUT]
+        written = [n for n in group.nodes if n in made.wanted or _is_read(made, n, group, read)]
+        found.append(
+            LayerNodes(
+                name=title,
+                position=position,
+                nodes=tuple(n for n in nodes if made.tape.nodes[n].kind is not Kind.INPUT),
+                inputs={str(n.target): n.number for n in inputs},
+                reads={names[n]: n for n in outside},
+                writes={names[n]: n for n in written},
+                random=any(made.measures.random[n] for n in group.nodes),
+            )
+        )
+    return found
+
+
+def _is_read(made: Cut, number: int, group: Group, read: set[int]) -> bool:
+    return number in read
+
+
+def _closure(made: Cut, group: Group) -> tuple[list[int], list[int]]:
+    """All nodes that a group runs, and those of other groups that it reads."""
+
+    def foreign(number: int) -> bool:
+        return made.owner.get(number, group) is not group
+
+    nodes = made.tape.ancestors_until(group.nodes, foreign)
+    outside = sorted({a for n in nodes for a in made.tape.nodes[n].arguments if foreign(a)})
+    return nodes, outside
+
+
+def value_specs(made: Cut, layers: Sequence[LayerNodes]) -> dict[str, TensorSpec]:
+    """Specs of all values that layers write; raises CaptureError for one that no TensorSpec can describe."""
+    found = {}
+    for layer in layers:
+        for name, number in layer.writes.items():
+            node = made.tape.nodes[number]
+            if node.form is None or not node.form.regular:
+                sizes = "several tensors" if node.form is None else _sizes(node)
+                raise CaptureError(
+                    f"{name} ({node.line}): leaves the layer {layer.name} with the shape {sizes}; a value between "
+                    "layers, or an output, may have one batch dimension only"
+                )
+            found[name] = node.form.spec(made.measures.gradient[number])
+    return found
+
+
+def _sizes(node: Node) -> str:
+    dims = node.form.dims if node.form else ()
+    return str([f"{d.slope:g}*samples{d.offset:+g}" if d.slope else f"{d.offset:g}" for d in dims])
+
+
+def describe(made: Cut, layers: Sequence[LayerNodes], model: nn.Module, canonical: Mapping[str, str]) -> list[Layer]:
+    """The layers as the graph tells them."""
+    branches = branch_names(made, [layer.name for layer in layers])
+    specs = value_specs(made, layers)
+    found = []
+    for layer, group, branch in zip(layers, made.groups, branches, strict=True):
+        calls = [made.tape.nodes[n] for n in layer.nodes if made.tape.nodes[n].kind is Kind.CALL]
+        found.append(
+            Layer(
+                name=layer.name,
+                branch=branch,
+                modules=tuple(str(n.target) for n in calls),
+                scope=Scope.BATCH if group.batch else Scope.MICROBATCH,
+                inputs=tuple(layer.inputs),
+                reads=tuple(layer.reads),
+                writes=tuple(layer.writes),
+                parameters=tuple(_parameters(made, layer, calls, model, canonical)),
+                buffers=tuple(_buffers(made, layer, calls, model)),
+                flops=made.flops(group),
+                random=layer.random,
+                signature=_signature(made, layer, model, specs),
+            )
+        )
+    return found
+
+
+def _parameters(
+    made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Module, canonical: Mapping[str, str]
+) -> list[Parameter]:
+    names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_parameters()]
+    names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.PARAMETER]
+    unique = dict.fromkeys(canonical.get(name, name) for name in names)
+    return [_parameter(model, name) for name in unique]
+
+
+def _parameter(model: nn.Module, name: str) -> Parameter:
+    path, _, leaf = name.rpartition(".")
+    tensor = getattr(find_module(model, path), leaf)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Parameter(name=name, shape=tuple(tensor.shape), dtype=dtype, trainable=tensor.requires_grad)
+
+
+def _buffers(made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Module) -> dict[str, None]:
+    names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_buffers()]
+    names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.BUFFER]
+    return dict.fromkeys(names)
+
+
+def _signature(made: Cut, layer: LayerNodes, model: nn.Module, specs: Mapping[str, TensorSpec]) -> str:
+    """Twelve hex digits over all that its cost depends on: modules, glue, forms of what it reads and writes."""
+    order = {n: i for i, n in enumerate(layer.nodes)}
+    parts = []
+    for number in layer.nodes:
+        node = made.tape.nodes[number]
+        what = str(node.target) if node.kind is Kind.OP else node.kind.value
+        if node.kind is Kind.CALL:
+            module = find_module(model, node.target)
+            what = f"{module!r} {[(tuple(p.shape), p.dtype, p.requires_grad) for p in module.parameters()]}"
+        given = [order.get(x.node, "read") if isinstance(x, Ref) else _plain(x) for x in node.leaves]
+        parts.append((what, given, node.form))
+    ends = [made.tape.nodes[n].form for n in (*layer.inputs.values(), *layer.reads.values())]
+    text = repr((parts, ends, [specs[name] for name in layer.writes]))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(leaf: object) -> str:
+    return "device" if isinstance(leaf, Here) else repr(leaf)

@@ -1,0 +1,248 @@
+"""A tape's nodes cut into layers: around every module call the glue that belongs to it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from plait.model.measure import Measures
+from plait.model.roles import Roles
+from plait.model.tape import Kind, Node, Tape
+
+SMALL = 0.25
+"""A layer with at most this share of its neighbour's FLOPs and parameters is merged into it."""
+
+_aten = torch.ops.aten
+_SHAPING = frozenset(
+    {
+        _aten.t.default, _aten.numpy_T.default, _aten.transpose.int, _aten.permute.default, _aten.view.default,
+        _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.flatten.using_ints, _aten.alias.default,
+        _aten.expand.default, _aten.contiguous.default, _aten.to.dtype, _aten.to.dtype_layout, _aten.to.device,
+        _aten.mT.default, _aten.clone.default,
+    }
+)  # fmt: skip
+"""Operations that only give a value another form; they go to whoever wants that form."""
+
+
+@dataclass
+class Group:
+    """A layer in the making: the nodes that it owns."""
+
+    nodes: list[int]
+    batch: bool = False
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Per node, the items of the parameters that it uses; for telling small layers."""
+
+    items: tuple[int, ...]
+
+
+@dataclass
+class Cut:
+    """Groups and who owns each node; ``wanted`` are the nodes whose values must leave their layers."""
+
+    tape: Tape
+    roles: Roles
+    measures: Measures
+    weights: Weights
+    wanted: Collection[int]
+    mixing: Collection[int]
+    groups: list[Group] = field(default_factory=list)
+    owner: dict[int, Group] = field(default_factory=dict)
+
+    def index(self, group: Group) -> int:
+        """The group's position."""
+        return next(i for i, g in enumerate(self.groups) if g is group)
+
+    def before(self) -> list[set[int]]:
+        """Per group, the groups whose values it reads."""
+        place = {id(g): i for i, g in enumerate(self.groups)}
+        found: list[set[int]] = [set() for _ in self.groups]
+        for number, group in self.owner.items():
+            for argument in self.tape.nodes[number].arguments:
+                maker = self.owner.get(argument)
+                if maker is not None and maker is not group:
+                    found[place[id(group)]].add(place[id(maker)])
+        return found
+
+    def flops(self, group: Group) -> float:
+        """FLOPs of one sample's forward."""
+        return sum(self.measures.flops[n] for n in group.nodes)
+
+    def items(self, group: Group) -> int:
+        """Items of its parameters."""
+        return sum(self.weights.items[n] for n in group.nodes)
+
+
+def cut(
+    tape: Tape, roles: Roles, measures: Measures, weights: Weights, wanted: Collection[int], mixing: Collection[int]
+) -> Cut:
+    """The layers of ``tape`` in topological order; ``mixing`` nodes stand in groups of their own, of batch scope."""
+    made = Cut(tape, roles, measures, weights, wanted, mixing)
+    for number in tape.ancestors(list(wanted)):
+        if roles.owned[number] or number in wanted:
+            _assign(made, tape.nodes[number])
+    _sink(made)
+    _sort(made)
+    _merge_heads(made)
+    _merge_small(made)
+    _sort(made)
+    return made
+
+
+def _assign(made: Cut, node: Node) -> None:
+    before = made.before()
+    owners = [made.owner[a] for a in node.arguments if a in made.owner]
+    makers = sorted({made.index(g) for g in owners})
+    batch = node.number in made.mixing
+    latest = _latest(makers, closure(before))
+    seed = node.kind is Kind.CALL or latest is None
+    if not seed and latest is not None and (made.groups[latest].batch == batch or _is_item(made, node)):
+        group = made.groups[latest]
+    else:
+        group = Group([], batch)
+        made.groups.append(group)
+    group.nodes.append(node.number)
+    made.owner[node.number] = group
+
+
+def _is_item(made: Cut, node: Node) -> bool:
+    return any(made.tape.nodes[a].form is None for a in node.arguments)
+
+
+def closure(before: Sequence[set[int]]) -> list[set[int]]:
+    """Per group, all groups before it, itself included."""
+    order = topological(before)
+    found: list[set[int]] = [set() for _ in before]
+    for index in order:
+        found[index] = {index}.union(*(found[b] for b in before[index]))
+    return found
+
+
+def topological(before: Sequence[set[int]]) -> list[int]:
+    """Groups in an order that follows ``before``, the lowest number first."""
+    left = [set(b) for b in before]
+    done: list[int] = []
+    waiting = set(range(len(before)))
+    while waiting:
+        index = min(i for i in waiting if not left[i])
+        waiting.remove(index)
+        done.append(index)
+        for other in waiting:
+            left[other].discard(index)
+    return done
+
+
+def reduction(before: Sequence[set[int]]) -> list[set[int]]:
+    """Per group, the groups before it that no other of its groups before depends on."""
+    full = closure(before)
+    return [{b for b in bs if not any(b in full[o] for o in bs if o != b)} for bs in before]
+
+
+def _latest(makers: Sequence[int], full: Sequence[set[int]]) -> int | None:
+    """The one of ``makers`` that depends on all the others; None where they are independent or none."""
+    return next((m for m in makers if all(o in full[m] for o in makers)), None)
+
+
+def _sink(made: Cut) -> None:
+    """Move operations that only reshape a value to the one layer that reads it so."""
+    consumers: dict[int, list[int]] = {}
+    for number in made.owner:
+        for argument in made.tape.nodes[number].arguments:
+            consumers.setdefault(argument, []).append(number)
+    for number in sorted(made.owner, reverse=True):
+        node = made.tape.nodes[number]
+        group = made.owner[number]
+        targets = {id(made.owner[c]): made.owner[c] for c in consumers.get(number, [])}
+        if node.target not in _SHAPING or number in made.wanted or len(targets) != 1 or len(group.nodes) == 1:
+            continue
+        target = next(iter(targets.values()))
+        inputs_sink = not any(made.roles.owned[a] and made.tape.nodes[a].form is None for a in node.arguments)
+        if target is not group and inputs_sink and number not in made.mixing:
+            group.nodes.remove(number)
+            target.nodes.append(number)
+            target.nodes.sort()
+            made.owner[number] = target
+
+
+def _sort(made: Cut) -> None:
+    made.groups.sort(key=lambda g: g.nodes[0])
+    made.groups = [made.groups[i] for i in topological(made.before())]
+
+
+def _join(made: Cut, into: Group, other: Group) -> None:
+    into.nodes = sorted([*into.nodes, *other.nodes])
+    for number in other.nodes:
+        made.owner[number] = into
+    made.groups = [g for g in made.groups if g is not other]
+
+
+def _merge_heads(made: Cut) -> None:
+    """Merge lookups that are only added up (token and position embeddings) into one layer."""
+    changed = True
+    while changed:
+        changed = False
+        before = made.before()
+        after = inverse(before)
+        for index, group in enumerate(made.groups):
+            heads = before[index]
+            lookups = len(heads) > 1 and all(
+                not before[h] and after[h] == {index} and not made.flops(made.groups[h]) for h in heads
+            )
+            plain = not made.flops(group) and not made.items(group) and not group.batch
+            if lookups and plain and not _holds_wanted(made, group):
+                for head in [made.groups[h] for h in sorted(heads)]:
+                    _join(made, group, head)
+                changed = True
+                break
+
+
+def inverse(before: Sequence[set[int]]) -> list[set[int]]:
+    """Per group, the groups that read its values."""
+    after: list[set[int]] = [set() for _ in before]
+    for index, groups in enumerate(before):
+        for other in groups:
+            after[other].add(index)
+    return after
+
+
+def _holds_wanted(made: Cut, group: Group) -> bool:
+    return any(n in made.wanted for n in group.nodes)
+
+
+def _merge_small(made: Cut) -> None:
+    while (pair := _small_pair(made)) is not None:
+        _join(made, *pair)
+        _sort(made)
+
+
+def _small_pair(made: Cut) -> tuple[Group, Group] | None:
+    """A group and its small neighbour on the chain, to be merged."""
+    before = made.before()
+    full = closure(before)
+    near = inverse(reduction(before))
+    after = inverse(before)
+    for index, group in enumerate(made.groups):
+        latest = _latest(sorted(before[index]), full)
+        if latest is not None and near[latest] == {index} and _is_small(made, group, made.groups[latest]):
+            return made.groups[latest], group
+    for index, group in enumerate(made.groups):
+        if len(after[index]) == 1 and not made.items(group) and not made.flops(group) and len(before[index]) != 1:
+            reader = made.groups[next(iter(after[index]))]
+            if reader.batch == group.batch:
+                return reader, group
+    return None
+
+
+def _is_small(made: Cut, group: Group, neighbour: Group) -> bool:
+    if group.batch != neighbour.batch:
+        return False
+    light = made.flops(group) <= SMALL * made.flops(neighbour)
+    return light and made.items(group) <= SMALL * made.items(neighbour)
+
+
+def parameter_items(tape: Tape, sizes: Mapping[str, int]) -> Weights:
+    """Items of the parameters that each call or source uses; ``sizes`` maps module paths and parameter names."""
+    return Weights(tuple(sizes.get(n.target, 0) if n.kind in (Kind.CALL, Kind.PARAMETER) else 0 for n in tape.nodes))

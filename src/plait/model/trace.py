@@ -1,0 +1,322 @@
+"""One export of a model at a fixed number of samples, with its layers opaque.
+
+Every *layer module* stands in the exported graph as one call of ``plait::layer``, so that the graph holds only
+the glue between layers, and a stage later calls the user's own module. Parameters are swapped for fake ones
+meanwhile: the trace is the same on any device, and on the meta device too.
+"""
+
+import contextlib
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from plait.errors import CaptureError
+
+_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, torch.layout, Enum, slice)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Hole:
+    """Where a tensor stood among the leaves of a layer's arguments or results."""
+
+
+HOLE = Hole()
+
+
+@dataclass
+class LayerCall:
+    """One call of a layer module: how its arguments and results are made of tensors and constants."""
+
+    path: str
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    out_leaves: list[Any] = field(default_factory=list)
+    out_spec: pytree.TreeSpec | None = None
+
+
+@dataclass(frozen=True)
+class Export:
+    """An exported program with the layer calls that its ``plait::layer`` nodes name by number."""
+
+    program: ExportedProgram
+    calls: tuple[LayerCall, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to trace: the model's forward, which of its arguments the batch gives, and what is wanted of it."""
+
+    model: nn.Module
+    arguments: tuple[str, ...]
+    constants: Mapping[str, Any]
+    loss: Callable[[Any, Mapping[str, Tensor]], Tensor] | None
+    wants_loss: bool
+    outputs: tuple[str, ...]
+
+
+class Asking(nn.Module):
+    """Calls the model with a batch and returns (loss or None, outputs asked for)."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self.model = question.model
+        self._question = question
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor | None, list[Tensor]]:
+        """Loss and outputs for ``batch``, a mapping of input names to tensors."""
+        asked = self._question
+        results = self.model(**{n: batch[n] for n in asked.arguments}, **asked.constants)
+        loss = find_loss(results, batch, asked) if asked.wants_loss else None
+        return loss, [_output(results, name) for name in asked.outputs]
+
+
+def find_loss(results: Any, batch: Mapping[str, Tensor], question: Question) -> Tensor:
+    """The loss of ``results``: the user's callable, else ``.loss``, ``["loss"]`` or a scalar result."""
+    if question.loss is not None:
+        loss = question.loss(results, batch)
+    elif isinstance(results, Mapping):
+        loss = results.get("loss")
+    else:
+        loss = getattr(results, "loss", None)
+        if loss is None and isinstance(results, Tensor) and results.dim() == 0:
+            loss = results
+    if not isinstance(loss, Tensor):
+        raise CaptureError(
+            f"the model's result ({type(results).__name__}) holds no loss; let it return `.loss`, ['loss'] or a "
+            "scalar (Hugging Face: is a label input missing from the batch?), or give loss=callable(outputs, batch)"
+        )
+    if loss.numel() != 1 or not loss.is_floating_point():
+        raise CaptureError(
+            f"the loss has shape {tuple(loss.shape)} and dtype {loss.dtype}; it must be one floating-point number "
+            "(take the mean)"
+        )
+    return loss
+
+
+def _output(results: Any, name: str) -> Tensor:
+    value = results.get(name) if isinstance(results, Mapping) else getattr(results, name, None)
+    if not isinstance(value, Tensor):
+        known = list(results.keys()) if isinstance(results, Mapping) else []
+        raise CaptureError(f"outputs: the model's result has no tensor {name!r}; it has {known or type(results)}")
+    return value
+
+
+def layer_modules(model: nn.Module, inlined: frozenset[str]) -> dict[str, nn.Module]:
+    """Path → module for each maximal module with parameters that holds no list of modules longer than one.
+
+    ``inlined`` names modules that cannot be called as a layer; their children are tried instead.
+    """
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def walk(module: nn.Module, path: str) -> None:
+        for name, child in module.named_children():
+            inner = f"{path}.{name}" if path else name
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            if inner not in inlined and _is_layer(child):
+                found[inner] = child
+            else:
+                walk(child, inner)
+
+    walk(model, "")
+    return found
+
+
+def _is_layer(module: nn.Module) -> bool:
+    lists = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+    if any(isinstance(m, lists) and len(m) > 1 for m in module.modules()):
+        return False
+    # A norm that keeps statistics changes its buffers: that stays inside the module, parameters or not.
+    keeps = any(isinstance(m, nn.modules.batchnorm._NormBase) for m in module.modules())
+    return keeps or next(module.parameters(), None) is not None
+
+
+class Tracing:
+    """The state of one capture's exports: patched layers and their calls. Used as a context manager."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._inlined: frozenset[str] = frozenset()
+        self._runs: list[Callable[[Sequence[Tensor]], list[Tensor]]] = []
+        self._calls: list[LayerCall] = []
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+
+    def export(self, question: Question, batch: Mapping[str, Tensor]) -> Export:
+        """Export ``question`` for a batch of fake tensors; raises CaptureError."""
+        while True:
+            before = self._inlined
+            try:
+                return self._export_once(question, batch)
+            except CaptureError:
+                raise
+            except Exception as error:
+                # Whatever export refuses (it raises many kinds of errors) becomes ours, unless a layer only
+                # turned out not to be callable as one.
+                if self._inlined == before:
+                    raise _explain(error, self._model) from error
+
+    def _export_once(self, question: Question, batch: Mapping[str, Tensor]) -> Export:
+        self._calls, self._runs = [], []
+        token = _TRACING.set(self)
+        try:
+            with self._patched(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about export's own inner workings
+                program = torch.export.export(Asking(question), (dict(batch),), strict=False)
+        finally:
+            _TRACING.reset(token)
+        return Export(program, tuple(self._calls))
+
+    def run_layer(self, call: int, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Results of layer call number ``call`` on fake tensors."""
+        return self._runs[call](inputs)
+
+    @contextlib.contextmanager
+    def _patched(self) -> Iterator[None]:
+        layers = layer_modules(self._model, self._inlined)
+        with contextlib.ExitStack() as stack:
+            for path, module in layers.items():
+                stack.enter_context(_replaced(module, _without_hooks(self._stand_in(path, module))))
+            yield
+
+    def _stand_in(self, path: str, module: nn.Module) -> Callable[..., Any]:
+        original = {key: module.__dict__[key] for key in (*_HOOKS, "forward") if key in module.__dict__}
+
+        def call_original(inputs: Sequence[Tensor], call: LayerCall) -> list[Tensor]:
+            with _replaced(module, original):
+                args, kwargs = pytree.tree_unflatten(fill(call.leaves, inputs), call.spec)
+                leaves, call.out_spec = pytree.tree_flatten(module(*args, **kwargs))
+            call.out_leaves = [HOLE if isinstance(x, Tensor) else x for x in leaves]
+            self._check(path, call.out_leaves)
+            return [x.clone() for x in leaves if isinstance(x, Tensor)]
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            call = LayerCall(path, [HOLE if isinstance(x, Tensor) else x for x in leaves], spec)
+            self._check(path, call.leaves)
+            self._calls.append(call)
+            self._runs.append(lambda inputs: call_original(inputs, call))
+            tensors = layer_call([x for x in leaves if isinstance(x, Tensor)], len(self._calls) - 1)
+            if call.out_spec is None:
+                raise CaptureError(f"{path}: was not run while it was traced")
+            return pytree.tree_unflatten(fill(call.out_leaves, tensors), call.out_spec)
+
+        return forward
+
+    def _check(self, path: str, leaves: Sequence[Any]) -> None:
+        for leaf in leaves:
+            if leaf is not None and leaf is not HOLE and not isinstance(leaf, _CONSTANTS):
+                self._inlined |= {path}
+                raise TypeError(f"{path} takes or gives a {type(leaf).__name__}")
+
+
+_TRACING: ContextVar[Tracing | None] = ContextVar("plait_tracing", default=None)
+
+
+@torch.library.custom_op("plait::layer", mutates_args=())
+def layer_call(inputs: list[Tensor], call: int) -> list[Tensor]:  # noqa: ARG001
+    """A layer module's place in an exported graph: tensors in, tensors out."""
+    raise CaptureError("plait::layer only stands for a module while a model is captured; it does not compute")
+
+
+@layer_call.register_fake
+def _(inputs: list[Tensor], call: int) -> list[Tensor]:
+    tracing = _TRACING.get()
+    if tracing is None:
+        raise CaptureError("plait::layer is only known while a model is captured")
+    return tracing.run_layer(call, inputs)
+
+
+def fill(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
+    """``leaves`` with its holes filled by ``tensors`` in order."""
+    rest = iter(tensors)
+    return [next(rest) if leaf is HOLE else leaf for leaf in leaves]
+
+
+def _without_hooks(forward: Callable[..., Any]) -> dict[str, Any]:
+    """Hooks run with the module itself; in the graph around it they would run a second time."""
+    return {"forward": forward} | {name: OrderedDict() for name in _HOOKS}
+
+
+@contextlib.contextmanager
+def _replaced(module: nn.Module, entries: Mapping[str, Any]) -> Iterator[None]:
+    """``module`` with these instance attributes and no other ``forward``; restored afterwards."""
+    saved = {key: module.__dict__.pop(key) for key in (*_HOOKS, "forward") if key in module.__dict__}
+    module.__dict__.update(entries)
+    try:
+        yield
+    finally:
+        for key in entries:
+            module.__dict__.pop(key, None)
+        module.__dict__.update(saved)
+
+
+@contextlib.contextmanager
+def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[dict[int, str]]:
+    """The model with fake parameters and buffers on a fake CPU, in training mode; restored afterwards.
+
+    Yields the canonical name (the first one) of each fake tensor by ``id``: tied parameters stay one.
+    """
+    names: dict[int, str] = {}
+    fakes: dict[int, Tensor] = {}
+    saved: list[tuple[dict[str, Any], str, Tensor]] = []
+    flags = [(m, m.training, m.__dict__.get("gradient_checkpointing")) for m in model.modules()]
+    try:
+        model.train()
+        for path, module in model.named_modules():
+            if "gradient_checkpointing" in module.__dict__:
+                module.__dict__["gradient_checkpointing"] = False  # plait recomputes by itself
+            for store in (module._parameters, module._buffers):
+                for name, tensor in store.items():
+                    if tensor is not None:
+                        saved.append((store, name, tensor))
+                        fake = fakes.setdefault(id(tensor), _fake(tensor, mode))
+                        names.setdefault(id(fake), f"{path}.{name}" if path else name)
+                        store[name] = fake
+        yield names
+    finally:
+        for store, name, tensor in saved:
+            store[name] = tensor
+        for module, training, checkpointing in flags:
+            module.training = training
+            if checkpointing is not None:
+                module.__dict__["gradient_checkpointing"] = checkpointing
+
+
+def _fake(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    with mode:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+
+def _explain(error: Exception, model: nn.Module) -> CaptureError:
+    """The error in the model's own terms: which module, which line of it, what to do."""
+    paths = {id(m): path for path, m in model.named_modules()}
+    where = ""
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if id(frame.f_locals.get("self")) in paths and frame.f_code.co_name != "_call_impl":
+            path = paths[id(frame.f_locals["self"])] or type(model).__name__
+            where = f"{path} ({Path(frame.f_code.co_filename).name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return CaptureError(
+        f"{where or type(model).__name__}: cannot be traced: {reason[:300]}. The code between layers must not decide "
+        "by the values of tensors; move that into a module with parameters (it is called as it is) or write it "
+        "with tensor operations such as torch.where"
+    )

@@ -1,0 +1,191 @@
+"""Scopes found by trying: a batch against two unequal micro-batches of it, ignored labels and padding included."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plait.errors import CaptureError
+from plait.model.graph import Scope
+from plait.model.losses import Count, counts, labels
+from plait.model.measure import Measures
+from plait.model.roles import Roles
+from plait.model.steps import Step
+from plait.model.tape import Context, Form, Kind, Node, Ref, Tape
+
+PARTS = (2, 3)
+"""Samples of the two micro-batches. Unequal, so that a mean over samples differs from a mean of means."""
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode except for norms over the batch; flags, buffers and random states restored afterwards."""
+    flags = [(m, m.training) for m in model.modules()]
+    buffers = [
+        (m._buffers, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None
+    ]
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.training = True
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            yield
+    finally:
+        for module, training in flags:
+            module.training = training
+        for store, name, buffer, value in buffers:
+            store[name] = buffer
+            buffer.copy_(value)
+
+
+def trial_batch(tape: Tape, example: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Five samples from ``example``, with unequal numbers of ignored labels and of padded positions."""
+    count = sum(PARTS)
+    batch = {name: resized(tensor, count) for name, tensor in example.items()}
+    for name, ignored in labels(tape).items():
+        _ignore_some(batch[name], ignored)
+    for name, tensor in batch.items():
+        if "mask" in name and tensor.dim() == 2 and not tensor.is_floating_point() and _is_binary(tensor):
+            for sample in range(count):
+                tensor[sample, tensor.shape[1] - sample % max(1, tensor.shape[1] // 2) :] = 0
+    return batch
+
+
+def resized(tensor: Tensor, samples: int) -> Tensor:
+    """``samples`` samples of ``tensor`` along its first dimension, repeated where it has fewer; always a copy."""
+    if tensor.dim() == 0:
+        return tensor.clone()
+    indices = torch.arange(samples, device=tensor.device) % tensor.shape[0]
+    return tensor.index_select(0, indices)
+
+
+def _is_binary(tensor: Tensor) -> bool:
+    return bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def _ignore_some(tensor: Tensor, ignored: int) -> None:
+    if tensor.is_floating_point():
+        return  # probabilities, not labels
+    if tensor.dim() == 1:
+        tensor[PARTS[0] + 1] = ignored
+        return
+    length = tensor.shape[1]
+    tensor[0, (length + 1) // 2 :] = ignored
+    tensor[PARTS[0] + 1, length - length // 4 :] = ignored
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All values for the whole batch and for its parts; ``mixing`` are nodes that mix samples."""
+
+    tape: Tape
+    roles: Roles
+    whole: dict[int, Any]
+    parts: tuple[dict[int, Any], ...]
+    mixing: frozenset[int]
+
+    def scope(self, term: int) -> tuple[Scope, Count | None]:
+        """The scope of the scalar ``term``, and what it is weighted by if it is."""
+        for count in counts(self.tape, self.roles, term):
+            weights = [float(count.of(part[count.node])) for part in self.parts]
+            if self._is_mean(term, weights):
+                return Scope.WEIGHTED, count
+        if self._is_mean(term, PARTS):
+            return Scope.MICROBATCH, None
+        return Scope.BATCH, None
+
+    def _is_mean(self, term: int, weights: Sequence[float]) -> bool:
+        total = sum(weights)
+        if not total:
+            return False
+        mean = sum(w / total * float(part[term]) for w, part in zip(weights, self.parts, strict=True))
+        reference = float(self.whole[term])
+        return abs(mean - reference) <= 1e-5 * abs(reference) + 1e-8
+
+
+def run_trial(tape: Tape, roles: Roles, measures: Measures, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
+    """Run ``tape`` on ``batch`` and on its parts; to be called within ``without_dropout``."""
+    device = next(iter(batch.values())).device
+    whole = _run_whole(tape, model, batch, Context(sum(PARTS), device, training=False))
+    mixing: set[int] = set()
+    parts = []
+    start = 0
+    for size in PARTS:
+        runner = _Part(tape, roles, model, whole, (start, size))
+        parts.append(runner.run(batch, Context(size, device, training=False)))
+        mixing |= runner.mixing
+        start += size
+    return Trial(tape, roles, whole, tuple(parts), frozenset(n for n in mixing if not measures.random[n]))
+
+
+def _run_whole(tape: Tape, model: nn.Module, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
+    values: dict[int, Any] = {}
+    for node in tape.nodes:
+        if node.kind is Kind.INPUT:
+            values[node.number] = batch[node.target]
+        else:
+            Step(node, model).run(values, context)
+    return values
+
+
+class _Part:
+    """Runs one micro-batch, each operation on its share of the whole batch's values: differences stay local."""
+
+    def __init__(
+        self, tape: Tape, roles: Roles, model: nn.Module, whole: Mapping[int, Any], samples: tuple[int, int]
+    ) -> None:
+        self._tape, self._roles, self._model, self._whole = tape, roles, model, whole
+        self._start, self._size = samples
+        self.mixing: set[int] = set()
+
+    def run(self, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        for node in self._tape.nodes:
+            if node.kind is Kind.INPUT:
+                values[node.number] = self._share(batch[node.target], node.form)
+            else:
+                self._run_node(node, values, context)
+        return values
+
+    def _run_node(self, node: Node, values: dict[int, Any], context: Context) -> None:
+        try:
+            result = Step(node, self._model).run(values, context)
+        except RuntimeError as error:
+            raise CaptureError(
+                f"{node.home or 'the model'} ({node.line}): cannot run on a micro-batch of {self._size} samples: {error}"
+            ) from error
+        form = node.form
+        if form is None or not form.per_sample or not self._roles.owned[node.number]:
+            return
+        expected = self._share(self._whole[node.number], form)
+        if not _close(result, expected):
+            self.mixing.add(self._maker(node))
+        values[node.number] = expected
+
+    def _maker(self, node: Node) -> int:
+        """The node that computes what ``node`` only picks from several results."""
+        first = node.leaves[0] if node.leaves else None
+        picks = isinstance(first, Ref) and self._tape.nodes[first.node].form is None
+        return first.node if picks and isinstance(first, Ref) else node.number
+
+    def _share(self, tensor: Tensor, form: Form | None) -> Tensor:
+        if form is None or not form.batch_dims:
+            return tensor
+        dim = form.batch_dims[0]
+        factor = int(form.dims[dim].slope)
+        return tensor.narrow(dim, self._start * factor, self._size * factor)
+
+
+def _close(one: Tensor, two: Tensor) -> bool:
+    """Equal to rounding; a value of another number of samples may be rounded otherwise by its kernel."""
+    if one.shape != two.shape:
+        return False
+    if not one.is_floating_point():
+        return bool(torch.equal(one, two))
+    scale = float(two.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if two.numel() else 0.0
+    relative = max(1e-4, 16 * torch.finfo(two.dtype).eps)
+    return bool(torch.allclose(one, two, rtol=0.0, atol=relative * scale + 1e-7, equal_nan=True))

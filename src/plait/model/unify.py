@@ -1,0 +1,106 @@
+"""Two exports at different numbers of samples, matched node by node, make a tape for any number."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plait.errors import CaptureError
+from plait.model.flatten import Entry, Flat
+from plait.model.tape import Form, Here, Kind, Line, Node, Ref, Tape
+
+SAMPLES = (2, 3)
+"""Numbers of samples of the two exports. One sample would not do: sizes of 1 broadcast."""
+
+
+def unify(first: Flat, second: Flat, outputs: Sequence[str], canonical: Mapping[str, str]) -> Tape:
+    """The tape of two flat exports of the same model; raises CaptureError where they take different paths.
+
+    ``canonical`` maps each parameter's and buffer's names to its first one.
+    """
+    if len(first.entries) != len(second.entries):
+        raise CaptureError(
+            f"the model takes another path for {SAMPLES[1]} samples ({len(second.entries)} operations) than for "
+            f"{SAMPLES[0]} ({len(first.entries)}); its code must not depend on the batch size"
+        )
+    needed = _needed(first)
+    numbers = {old: new for new, old in enumerate(needed)}
+    nodes = []
+    names: set[str] = set()
+    for old in needed:
+        node = _node(numbers[old], first.entries[old], second.entries[old], numbers, canonical)
+        nodes.append(node)
+        names.add(node.name)
+    loss = None if first.loss is None else numbers[first.loss]
+    return Tape(tuple(nodes), loss, {n: numbers[o] for n, o in zip(outputs, first.outputs, strict=True)})
+
+
+def _needed(flat: Flat) -> list[int]:
+    waiting = [*flat.outputs, *([] if flat.loss is None else [flat.loss])]
+    found: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in found:
+            found.add(number)
+            waiting += [leaf.node for leaf in flat.entries[number].leaves if isinstance(leaf, Ref)]
+    return sorted(found)
+
+
+def _node(number: int, one: Entry, two: Entry, numbers: Mapping[int, int], canonical: Mapping[str, str]) -> Node:
+    where = f"{one.home or 'the model'} ({one.line})"
+    same = one.kind == two.kind and one.spec == two.spec and len(one.leaves) == len(two.leaves)
+    if not same or (one.kind is not Kind.CONSTANT and one.target != two.target):
+        raise CaptureError(f"{where}: the model takes another path for {SAMPLES[1]} samples than for {SAMPLES[0]}")
+    target = one.target
+    if one.kind in (Kind.PARAMETER, Kind.BUFFER):
+        target = canonical.get(target, target)
+    if one.kind is Kind.CONSTANT and not _equal(one.target, two.target):
+        raise CaptureError(f"{where}: a constant tensor depends on the number of samples; make it from an input")
+    return Node(
+        number=number,
+        name=one.name,
+        kind=one.kind,
+        target=target,
+        leaves=tuple(_leaf(a, b, numbers, where) for a, b in zip(one.leaves, two.leaves, strict=True)),
+        spec=one.spec,
+        form=_form(one.value, two.value),
+        home=one.home,
+        line=one.line,
+        gradient=one.gradient,
+    )
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    return one.shape == two.shape and one.dtype == two.dtype and bool(torch.equal(one, two))
+
+
+def _leaf(one: Any, two: Any, numbers: Mapping[int, int], where: str) -> Any:
+    if isinstance(one, Ref) and isinstance(two, Ref) and one == two:
+        return Ref(numbers[one.node])
+    if isinstance(one, torch.device):
+        return Here()
+    if type(one) is type(two) and one == two:
+        return one
+    if _is_number(one) and _is_number(two):
+        return _line(one, two)
+    raise CaptureError(
+        f"{where}: {one!r} for {SAMPLES[0]} samples is {two!r} for {SAMPLES[1]}; only numbers may follow the batch size"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _line(one: float, two: float) -> Line:
+    slope = (two - one) / (SAMPLES[1] - SAMPLES[0])
+    whole = isinstance(one, int) and isinstance(two, int)
+    return Line(slope, one - slope * SAMPLES[0], whole)
+
+
+def _form(one: Any, two: Any) -> Form | None:
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return None
+    dims = tuple(_line(int(a), int(b)) for a, b in zip(one.shape, two.shape, strict=True))
+    return Form(dims, str(one.dtype).removeprefix("torch."))
