@@ -39,7 +39,7 @@ class CostTable(FileValue, kind="plait-profile/1"):
     versions: dict[str, str] = Field(default_factory=dict)
     threads: int = 1
     layers: dict[str, Sizes]
-    """A layer's signature, or its name → micro-batch size → what it costs."""
+    """A layer's kind (``kind_of``), signature or name → micro-batch size → what it costs."""
     step_seconds_per_byte: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Seconds of the optimizer's step per byte of trainable parameters."""
 
@@ -48,6 +48,16 @@ class CostTable(FileValue, kind="plait-profile/1"):
         if not self.layers:
             raise ValueError("layers: none is measured")
         return self
+
+
+def kind_of(graph: BranchGraph, layer: str) -> str:
+    """The key of layers that cost the same: the signature, and which read values get no gradient, if any.
+
+    A layer behind a frozen one has no input gradient, so it costs less than another of the same signature.
+    """
+    found = graph.by_name[layer]
+    flows = "".join(str(int(graph.values[v].gradient)) for v in found.reads)
+    return (found.signature or found.name) + (f"~{flows}" if "0" in flows else "")
 
 
 class TableCosts:
@@ -99,8 +109,8 @@ class TableCosts:
     def _sizes(self, layer: str) -> Mapping[int, Timing]:
         if layer not in self._graph.by_name:
             raise CostError(f"layer {layer}: the model {self._graph.model} has no such layer")
-        signature = self._graph.by_name[layer].signature
-        found = self._table.layers.get(layer) or self._table.layers.get(signature)
+        known, signature = self._table.layers, self._graph.by_name[layer].signature
+        found = known.get(layer) or known.get(kind_of(self._graph, layer)) or known.get(signature)
         if not found:
             raise CostError(
                 f"layer {layer} (signature {signature or 'none'}): the profile of {self._table.device_type} doesn't "
