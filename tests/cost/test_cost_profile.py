@@ -155,7 +155,7 @@ def test_a_layer_whose_inputs_need_no_gradient_is_another_kind_than_its_likes() 
             ),
         ),
     )
-    assert {key: x.name for key, x in kinds(graph).items()} == {"root": "l0", "s~0": "l1", "s": "l2"}
+    assert {key: x.name for key, x in kinds(graph).items()} == {"root~root": "l0", "s~root": "l1", "s": "l2"}
 
 
 @pytest.mark.parametrize(

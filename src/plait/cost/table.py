@@ -51,13 +51,15 @@ class CostTable(FileValue, kind="plait-profile/1"):
 
 
 def kind_of(graph: BranchGraph, layer: str) -> str:
-    """The key of layers that cost the same: the signature, and which read values get no gradient, if any.
+    """The key of layers that cost the same: the signature, and which inputs get a gradient where not all do.
 
-    A layer behind a frozen one has no input gradient, so it costs less than another of the same signature.
+    A layer that reads data, or stands behind a frozen one, has no input gradient (``~root``), so it costs less
+    than another of the same signature.
     """
     found = graph.by_name[layer]
-    flows = "".join(str(int(graph.values[v].gradient)) for v in found.reads)
-    return (found.signature or found.name) + (f"~{flows}" if "0" in flows else "")
+    flows = [graph.values[v].gradient for v in found.reads]
+    mark = "" if flows and all(flows) else "~" + "".join(str(int(f)) for f in flows) if any(flows) else "~root"
+    return (found.signature or found.name) + mark
 
 
 class TableCosts:
