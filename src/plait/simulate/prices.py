@@ -1,8 +1,11 @@
 """Prices: the seconds and bytes that a simulation needs, taken from a plan."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from plait.schedule.action import Kind
+from plait.schedule.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,16 @@ class StagePrice:
             Kind.STEP: 0.0,
         }[kind]
 
+    def times(self, samples: float) -> "StagePrice":
+        """The price of so many times the work."""
+        return StagePrice(
+            self.forward * samples,
+            self.input_gradient * samples,
+            self.weight_gradient * samples,
+            self.held_bytes * samples,
+            self.kept_bytes * samples,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LinkPrice:
@@ -39,6 +52,9 @@ class LinkPrice:
 
     latency: float
     bandwidth: float
+
+
+FREE = LinkPrice(0.0, inf)
 
 
 @dataclass(frozen=True)
@@ -55,3 +71,30 @@ class Prices:
     """Weights, gradients and optimizer state per rank."""
     capacity: tuple[float, ...]
     """Bytes of memory per rank."""
+
+
+def uniform(
+    placement: Placement,
+    price: StagePrice,
+    link: LinkPrice = FREE,
+    *,
+    capacity: float = inf,
+    overrides: Sequence[tuple[int, StagePrice]] = (),
+) -> Prices:
+    """The same price for every stage, per sample, and for every link; reductions and steps are free.
+
+    To try schedules without a plan. ``overrides`` gives some stages (by number) their own price per sample.
+    """
+    own = dict(overrides)
+    return Prices(
+        stages={
+            (stage, rank, placement.samples(m)): own.get(stage, price).times(placement.samples(m))
+            for rank in range(placement.ranks)
+            for stage, m in placement.work(rank)
+        },
+        links={(a, b): link for a in range(placement.ranks) for b in range(placement.ranks) if a != b},
+        reductions=(0.0,) * len(placement.reductions),
+        step=(0.0,) * placement.ranks,
+        fixed_bytes=(0.0,) * placement.ranks,
+        capacity=(capacity,) * placement.ranks,
+    )
