@@ -86,7 +86,11 @@ def _continued(
 
 
 def _home(node: Node) -> list[str]:
-    path = f"{node.home}.{str(node.target).rpartition('.')[2]}" if node.kind is Kind.CALL else node.home
+    path = node.home
+    if node.kind is Kind.CALL:  # a shared module counts where it is called, not where it was first found
+        path = str(node.target)
+        inside = not node.home or path.startswith(f"{node.home}.")
+        path = path if inside else f"{node.home}.{path.rpartition('.')[2]}"
     return [part for part in path.split(".") if part]
 
 

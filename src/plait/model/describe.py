@@ -24,7 +24,7 @@ def layer_nodes(made: Cut, losses: Sequence[int], names: Mapping[int, str]) -> l
     for position, (title, group) in enumerate(zip(titles, made.groups, strict=True)):
         nodes, outside = _closure(made, group)
         inputs = [made.tape.nodes[n] for n in nodes if made.tape.nodes[n].kind is Kind.INPUT]
-        written = [n for n in group.nodes if n in made.wanted or _is_read(made, n, group, read)]
+        written = [n for n in group.nodes if n in made.wanted or n in read]
         found.append(
             LayerNodes(
                 name=title,
@@ -37,10 +37,6 @@ def layer_nodes(made: Cut, losses: Sequence[int], names: Mapping[int, str]) -> l
             )
         )
     return found
-
-
-def _is_read(made: Cut, number: int, group: Group, read: set[int]) -> bool:
-    return number in read
 
 
 def _closure(made: Cut, group: Group) -> tuple[list[int], list[int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
@@ -47,6 +47,13 @@ class Entry:
     line: str = ""
     gradient: bool = True
     view_of: int | None = None
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Its (args, kwargs)."""
+        if self.spec is None:
+            return tuple(self.leaves), {}
+        args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
+        return tuple(args), dict(kwargs)
 
 
 @dataclass
@@ -202,7 +209,7 @@ class _Flattener:
                 f"{writer.line}: writes in place through the view {view.target} ({view.line}); write it without "
                 "changing it in place"
             )
-        (_, *rest), kwargs = pytree.tree_unflatten(view.leaves, view.spec)
+        (_, *rest), kwargs = view.arguments()
         leaves, spec = pytree.tree_flatten(((Ref(parent), Ref(new), *rest), kwargs))
         value = self._entries[parent].value
         made = self._add(Entry(f"{view.name}_scatter", Kind.OP, scatter, leaves, spec, value, view.home, writer.line))
@@ -259,8 +266,3 @@ def _stack(node: fx.Node) -> list[str]:
 def _line(node: fx.Node) -> str:
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     return f"{Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else node.name
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a recorded result is one tensor, not several."""
-    return isinstance(value, Tensor)

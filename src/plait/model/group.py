@@ -15,10 +15,10 @@ SMALL = 0.25
 _aten = torch.ops.aten
 _SHAPING = frozenset(
     {
-        _aten.t.default, _aten.numpy_T.default, _aten.transpose.int, _aten.permute.default, _aten.view.default,
-        _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.flatten.using_ints, _aten.alias.default,
-        _aten.expand.default, _aten.contiguous.default, _aten.to.dtype, _aten.to.dtype_layout, _aten.to.device,
-        _aten.mT.default, _aten.clone.default,
+        _aten.t.default, _aten.numpy_T.default, _aten.mT.default, _aten.transpose.int, _aten.permute.default,
+        _aten.view.default, _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.alias.default,
+        _aten.flatten.using_ints, _aten.expand.default, _aten.contiguous.default, _aten.clone.default,
+        _aten.to.dtype, _aten.to.dtype_layout, _aten.to.device,
     }
 )  # fmt: skip
 """Operations that only give a value another form; they go to whoever wants that form."""

@@ -120,8 +120,10 @@ def arguments(node: Node) -> dict[str, Any]:
     """A tensor operation's arguments by name, defaults included."""
     args, kwargs = pytree.tree_unflatten(list(node.leaves), node.spec) if node.spec else (node.leaves, {})
     schema = node.target._schema.arguments
-    given = {a.name: a.default_value for a in schema}
-    return given | dict(zip((a.name for a in schema), args, strict=False)) | kwargs
+    given: dict[str, Any] = {a.name: a.default_value for a in schema}
+    given.update(zip((a.name for a in schema), args, strict=False))
+    given.update(kwargs)
+    return given
 
 
 def labels(tape: Tape) -> dict[str, int]:

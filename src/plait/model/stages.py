@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Stage(LayerCode):
-    """Layers that one device group holds: ``forward(values, stream)`` gives what other stages, the loss or the user need."""
+    """Layers that one device group holds; ``forward`` gives what other stages, the loss or the user need."""
 
 
 def build_stage(captured: "Captured", layer_names: Sequence[str]) -> Stage:

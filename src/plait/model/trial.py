@@ -14,6 +14,7 @@ from plait.model.losses import Count, counts, labels
 from plait.model.measure import Measures
 from plait.model.roles import Roles
 from plait.model.steps import Step
+from plait.model.streams import undisturbed
 from plait.model.tape import Context, Form, Kind, Node, Ref, Tape
 
 PARTS = (2, 3)
@@ -32,7 +33,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.training = True
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        with undisturbed(), torch.no_grad():
             yield
     finally:
         for module, training in flags:
@@ -156,7 +157,7 @@ class _Part:
             result = Step(node, self._model).run(values, context)
         except RuntimeError as error:
             raise CaptureError(
-                f"{node.home or 'the model'} ({node.line}): cannot run on a micro-batch of {self._size} samples: {error}"
+                f"{node.home or 'the model'} ({node.line}): cannot run on {self._size} samples: {error}"
             ) from error
         form = node.form
         if form is None or not form.per_sample or not self._roles.owned[node.number]:
