@@ -1,0 +1,177 @@
+"""A model's branches as strands to be cut: what each layer and each cut costs on the slots of a shape."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from plait.cluster.spec import Cluster, Device
+from plait.cost.costs import Costs, LayerCost
+from plait.cost.memory import fixed_bytes
+from plait.model.graph import BranchGraph, Layer, Scope
+from plait.plan.orders import Shape
+from plait.plan.pricing import Size, size_of
+from plait.plan.stages import Floats, Strand
+
+LIGHT = 0.05
+"""A branch with less than this share of the work is held whole by one slot."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be planned: model, devices, what layers cost, and the optimizer's bytes per parameter byte."""
+
+    graph: BranchGraph
+    cluster: Cluster
+    costs: Costs
+    optimizer_bytes: float
+    _known: dict[tuple[str, str, int], LayerCost] = field(default_factory=dict)
+
+    def cost(self, layer: str, device: Device, samples: int) -> LayerCost:
+        """The cost of a layer; raises CostError."""
+        key = layer, device.type, samples
+        if key not in self._known:
+            self._known[key] = self.costs.layer(layer, device, samples)
+        return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to lay the model out, cuts left open."""
+
+    shape: Shape
+    shares: tuple[tuple[int, ...], ...]
+    """Per replica, the global numbers of its micro-batches."""
+    sizes: tuple[int, ...]
+    """Samples of each micro-batch."""
+    up: frozenset[str] = frozenset()
+    """Branches that run from the last slot to the first."""
+    recompute: bool = False
+    overlap: float = 0.0
+    """Share of the messages' time that is taken to hide behind compute."""
+
+
+def heavy_branches(work: Work, device: Device, samples: int) -> tuple[str, ...]:
+    """Branches that are cut over the slots, by their share of the work; all where none is heavy."""
+    weight = {b: sum(_weight(work, x, device, samples) for x in layers) for b, layers in work.graph.branches.items()}
+    total = sum(weight.values())
+    heavy = tuple(b for b, w in weight.items() if len(work.graph.branches[b]) > 1 and w >= LIGHT * total)
+    return heavy or tuple(weight)
+
+
+def _weight(work: Work, layer: Layer, device: Device, samples: int) -> float:
+    cost = work.cost(layer.name, device, samples)
+    return cost.forward + cost.backward
+
+
+def layer_seconds(work: Work, layer: Layer, device: Device, setting: Setting, replica: int) -> float:
+    """Seconds of one step that ``device`` spends on a layer as the given replica."""
+    if layer.scope is Scope.BATCH:
+        cost = work.cost(layer.name, device, sum(setting.sizes))
+        return cost.forward + cost.backward if replica == 0 else 0.0
+    total = 0.0
+    for samples, count in _sizes(setting, replica).items():
+        cost = work.cost(layer.name, device, samples)
+        total += count * (cost.forward * (1 + setting.recompute) + cost.backward)
+    return total
+
+
+def _sizes(setting: Setting, replica: int) -> dict[int, int]:
+    """Samples → how many micro-batches of that size the replica runs."""
+    given = [setting.sizes[m] for m in setting.shares[replica]]
+    return {samples: given.count(samples) for samples in set(given)}
+
+
+def strand(work: Work, branch: str, setting: Setting) -> Strand:
+    """The branch as a strand over the setting's slots."""
+    layers, slots = work.graph.branches[branch], setting.shape.slots
+    seconds = [
+        [max(layer_seconds(work, x, d, setting, g) for g, d in enumerate(slot)) for x in layers] for slot in slots
+    ]
+    forward, back = cut_sizes(work.graph, layers)
+    flight = _in_flight(work.graph, setting, branch in setting.up)
+    largest = max(setting.sizes)
+    held = np.array([work.cost(x.name, slots[0][0], largest).held_bytes for x in layers])
+    fixed = np.array([fixed_bytes(x.parameters, work.optimizer_bytes).total for x in layers])
+    kept = np.array([s.bytes(largest) for s in forward])
+    alive = np.ones_like(flight) if setting.recompute else flight
+    return Strand(
+        name=branch,
+        seconds=np.array(seconds),
+        memory=fixed[None, :] + alive[:, None] * held[None, :],
+        entry_seconds=_entry_seconds(work, setting, forward, back),
+        entry_memory=flight[:, None] * kept[None, :] * setting.recompute,
+        up=branch in setting.up,
+    )
+
+
+def _in_flight(graph: BranchGraph, setting: Setting, up: bool) -> Floats:
+    """Per slot, how many micro-batches are held at once: all before a barrier, else as 1F1B holds them."""
+    slots, count = len(setting.shape.slots), max(len(s) for s in setting.shares)
+    if any(layer.scope is Scope.BATCH for layer in graph.layers):
+        return np.full(slots, float(count))
+    depth = np.arange(1, slots + 1, dtype=np.float64)
+    return np.minimum(depth if up else depth[::-1], count)
+
+
+def cut_sizes(graph: BranchGraph, layers: Sequence[Layer]) -> tuple[list[Size], list[Size]]:
+    """Per layer, what crosses a cut right before it inside its branch: values, and gradients that return."""
+    written: set[str] = set()
+    forward, back = [], []
+    for index, layer in enumerate(layers):
+        read = {v for later in layers[index:] for v in later.reads} & written
+        specs = [graph.values[v] for v in sorted(read)]
+        forward.append(size_of(specs))
+        back.append(size_of(s for s in specs if s.gradient))
+        written.update(layer.writes)
+    return forward, back
+
+
+def _entry_seconds(work: Work, setting: Setting, forward: Sequence[Size], back: Sequence[Size]) -> Floats:
+    """[a, b, layer]: the step's messages between slots a and b, of the replica that takes longest."""
+    slots = setting.shape.slots
+    found = np.zeros((len(slots), len(slots), len(forward)))
+    for a, b in np.ndindex(len(slots), len(slots)):
+        for replica, (one, two) in enumerate(zip(slots[a], slots[b], strict=True)):
+            if one.name == two.name:
+                continue
+            link = work.cluster.link(one, two)
+            sizes = [setting.sizes[m] for m in setting.shares[replica]]
+            nbytes = np.array([sum(f.bytes(n) + g.bytes(n) for n in sizes) for f, g in zip(forward, back, strict=True)])
+            found[a, b] = np.maximum(found[a, b], nbytes / link.bandwidth * (1 - setting.overlap) + 2 * link.latency)
+    return found
+
+
+def forced_cuts(graph: BranchGraph) -> frozenset[str]:
+    """Layers that must begin a stage: where the scope changes, and where branches that feed each other meet.
+
+    If two branches depend on each other (co-attention), a stage across such a meeting point would need the
+    other branch's stage and be needed by it.
+    """
+    needs = _needs(graph)
+    crossing = [(maker, reader) for _, maker, reader in graph.interactions if _mutual(graph, needs, maker, reader)]
+    makers, readers = {maker for maker, _ in crossing}, {reader for _, reader in crossing}
+    return frozenset(
+        layer.name
+        for layers in graph.branches.values()
+        for before, layer in pairwise(layers)
+        if layer.scope is not before.scope or before.name in makers or layer.name in readers
+    )
+
+
+def _needs(graph: BranchGraph) -> dict[str, set[str]]:
+    """Branch → the branches that it depends on, over any number of others."""
+    needs: dict[str, set[str]] = {b: set() for b in graph.branches}
+    for _, maker, reader in graph.interactions:
+        needs[graph.by_name[reader].branch].add(graph.by_name[maker].branch)
+    for over in needs:
+        for branch, found in needs.items():
+            if over in found:
+                needs[branch] = found | needs[over]
+    return needs
+
+
+def _mutual(graph: BranchGraph, needs: dict[str, set[str]], maker: str, reader: str) -> bool:
+    one, two = graph.by_name[maker].branch, graph.by_name[reader].branch
+    return one != two and one in needs[two] and two in needs[one]
