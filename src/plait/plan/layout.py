@@ -9,11 +9,11 @@ import numpy as np
 from plait.cluster.spec import Device
 from plait.cost.links import all_reduce_seconds, message_seconds, slowest_link
 from plait.cost.memory import fixed_bytes
-from plait.model.graph import Layer, Scope
+from plait.model.graph import BranchGraph, Layer, Scope
 from plait.plan.choices import MicroBatches, StageChoice
 from plait.plan.pricing import size_of, values_read
 from plait.plan.stages import Cuts, Floats, balance
-from plait.plan.strands import Setting, Work, cut_sizes, forced_cuts, layer_seconds, strand
+from plait.plan.strands import Setting, Work, forced_cuts, layer_seconds, strand
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,29 @@ class _Held:
     replica: int | None = None
 
 
-def lay_out(work: Work, heavy: Sequence[str], setting: Setting, *, roomy: bool = False) -> Layout | None:
-    """The layout of a setting, or None where it doesn't fit. ``roomy`` leaves memory out of account."""
+def lay_out(work: Work, heavy: Sequence[str], setting: Setting, *, room: float = 1.0) -> Layout | None:
+    """The layout of a setting, or None where it doesn't fit. ``room`` times the devices' memory is reckoned with."""
     strands = [strand(work, branch, setting) for branch in heavy]
-    room = np.full(len(setting.shape.slots), np.inf) if roomy else _room(setting)
-    cuts = balance(strands, room)
+    given = room * _room(setting)
+    cuts = balance(strands, given)
     if cuts is None:
         return None
     held = _pieces(work, heavy, cuts)
-    load, memory = cuts.load.copy(), room - cuts.memory
+    load, memory = cuts.load.copy(), given - cuts.memory
     for branch in work.graph.branches:
         if branch not in heavy:
             _place_light(work, setting, branch, held, load, memory)
     return _layout(work, setting, held, load)
+
+
+def stage_name(graph: BranchGraph, layers: Sequence[str]) -> str:
+    """The branch, with the layers' numbers inside it where they are not all: ``text.7-11``."""
+    branch = graph.by_name[layers[0]].branch
+    place = [x.name for x in graph.branches[branch]]
+    first, last = place.index(layers[0]), place.index(layers[-1])
+    if len(place) == len(layers):
+        return branch
+    return f"{branch}.{first}" if first == last else f"{branch}.{first}-{last}"
 
 
 def _room(setting: Setting) -> Floats:
@@ -79,9 +89,7 @@ def _held(branch: str, layers: tuple[Layer, ...], slot: int, replica: int = 0) -
     return _Held(branch, layers, slot, replica if layers[0].scope is Scope.BATCH else None)
 
 
-def _place_light(
-    work: Work, setting: Setting, branch: str, held: list[_Held], load: Floats, memory: Floats
-) -> None:
+def _place_light(work: Work, setting: Setting, branch: str, held: list[_Held], load: Floats, memory: Floats) -> None:
     """Put a light branch whole on the slot (of batch scope: on the device) of least transfer and load.
 
     Slots without the memory for it are left out where others have it.
@@ -140,7 +148,7 @@ def _layout(work: Work, setting: Setting, held: Sequence[_Held], load: Floats) -
             (rank[d.name], _numbers(setting, piece, group)) for group, d in enumerate(_devices(setting, piece))
         )
         batch = piece.replica is not None
-        stages.append(StageChoice(_name(work, piece), names, replicas, setting.recompute and not batch))
+        stages.append(StageChoice(stage_name(work.graph, names), names, replicas, setting.recompute and not batch))
     return Layout(setting, devices, tuple(stages), _guess(work, setting, held, load))
 
 
@@ -151,15 +159,6 @@ def _devices(setting: Setting, piece: _Held) -> tuple[Device, ...]:
 
 def _numbers(setting: Setting, piece: _Held, group: int) -> MicroBatches:
     return "all" if piece.replica is not None or len(setting.shares) == 1 else setting.shares[group]
-
-
-def _name(work: Work, piece: _Held) -> str:
-    """Branch and layer numbers inside it: ``text.7-11``."""
-    place = [x.name for x in work.graph.branches[piece.branch]]
-    first, last = place.index(piece.layers[0].name), place.index(piece.layers[-1].name)
-    if len(place) == len(piece.layers):
-        return piece.branch
-    return f"{piece.branch}.{first}" if first == last else f"{piece.branch}.{first}-{last}"
 
 
 def _guess(work: Work, setting: Setting, held: Sequence[_Held], load: Floats) -> float:
@@ -174,16 +173,17 @@ def _way(work: Work, setting: Setting, pieces: Sequence[_Held], layers: Sequence
     """Seconds of one micro-batch down a branch and back, but for its busiest stage."""
     count = max(len(s) for s in setting.shares)
     spent = [
-        sum(layer_seconds(work, x, setting.shape.slots[p.slot][0], setting, 0) for x in p.layers) / count for p in pieces
+        sum(layer_seconds(work, x, setting.shape.slots[p.slot][0], setting, 0) for x in p.layers) / count
+        for p in pieces
     ]
     total = sum(spent) - max(spent)
-    forward, back = cut_sizes(work.graph, layers)
+    cuts = work.branch(layers[0].branch)
     for before, piece in pairwise(pieces):
         one, two = setting.shape.slots[before.slot][0], setting.shape.slots[piece.slot][0]
         if one.name != two.name:
             at = next(i for i, x in enumerate(layers) if x.name == piece.layers[0].name)
             link = work.cluster.link(one, two)
-            total += sum(message_seconds(link, s[at].bytes(setting.sizes[0])) for s in (forward, back))
+            total += sum(message_seconds(link, s[at].bytes(setting.sizes[0])) for s in (cuts.values, cuts.gradients))
     return total
 
 

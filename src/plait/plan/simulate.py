@@ -21,6 +21,11 @@ def simulate(plan: Plan) -> Timeline:
     return _simulated(plan, _programs(plan), prices_of(plan))
 
 
+def quick_step_time(plan: Plan) -> float:
+    """The predicted seconds of a plan whose schedule is made by name, and so needs no verifying: for searching."""
+    return _simulated(plan, lower(schedule_of(plan), placement_of(plan)), prices_of(plan)).step_time
+
+
 def check(plan: Plan) -> Programs:
     """The plan's programs, verified and within memory. Raises PlanError: a plan that passes may be launched.
 

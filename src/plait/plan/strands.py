@@ -27,6 +27,13 @@ class Work:
     costs: Costs
     optimizer_bytes: float
     _known: dict[tuple[str, str, int], LayerCost] = field(default_factory=dict)
+    _cuts: dict[str, "Cuttable"] = field(default_factory=dict)
+
+    def branch(self, name: str) -> "Cuttable":
+        """What its layers and cuts weigh."""
+        if name not in self._cuts:
+            self._cuts[name] = _cuttable(self, self.graph.branches[name])
+        return self._cuts[name]
 
     def cost(self, layer: str, device: Device, samples: int) -> LayerCost:
         """The cost of a layer; raises CostError."""
@@ -34,6 +41,35 @@ class Work:
         if key not in self._known:
             self._known[key] = self.costs.layer(layer, device, samples)
         return self._known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Cuttable:
+    """A branch's layers: bytes that each keeps from step to step, and what crosses a cut right before it."""
+
+    fixed: Floats
+    values: tuple[Size, ...]
+    gradients: tuple[Size, ...]
+    """Of these values, those that return."""
+
+    def both(self, layer: int) -> Size:
+        """Values and gradients together."""
+        there, back = self.values[layer], self.gradients[layer]
+        return Size(there.per_sample + back.per_sample, there.fixed + back.fixed)
+
+
+def _cuttable(work: Work, layers: Sequence[Layer]) -> Cuttable:
+    graph = work.graph
+    written: set[str] = set()
+    values, gradients = [], []
+    for index, layer in enumerate(layers):
+        read = {v for later in layers[index:] for v in later.reads} & written
+        specs = [graph.values[v] for v in sorted(read)]
+        values.append(size_of(specs))
+        gradients.append(size_of(s for s in specs if s.gradient))
+        written.update(layer.writes)
+    fixed = np.array([fixed_bytes(x.parameters, work.optimizer_bytes).total for x in layers])
+    return Cuttable(fixed, tuple(values), tuple(gradients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +121,20 @@ def _sizes(setting: Setting, replica: int) -> dict[int, int]:
 
 def strand(work: Work, branch: str, setting: Setting) -> Strand:
     """The branch as a strand over the setting's slots."""
-    layers, slots = work.graph.branches[branch], setting.shape.slots
+    layers, slots, cuts = work.graph.branches[branch], setting.shape.slots, work.branch(branch)
     seconds = [
         [max(layer_seconds(work, x, d, setting, g) for g, d in enumerate(slot)) for x in layers] for slot in slots
     ]
-    forward, back = cut_sizes(work.graph, layers)
     flight = _in_flight(work.graph, setting, branch in setting.up)
     largest = max(setting.sizes)
     held = np.array([work.cost(x.name, slots[0][0], largest).held_bytes for x in layers])
-    fixed = np.array([fixed_bytes(x.parameters, work.optimizer_bytes).total for x in layers])
-    kept = np.array([s.bytes(largest) for s in forward])
+    kept = np.array([size.bytes(largest) for size in cuts.values])
     alive = np.ones_like(flight) if setting.recompute else flight
     return Strand(
         name=branch,
         seconds=np.array(seconds),
-        memory=fixed[None, :] + alive[:, None] * held[None, :],
-        entry_seconds=_entry_seconds(work, setting, forward, back),
+        memory=cuts.fixed[None, :] + alive[:, None] * held[None, :],
+        entry_seconds=_entry_seconds(work, setting, cuts),
         entry_memory=flight[:, None] * kept[None, :] * setting.recompute,
         up=branch in setting.up,
     )
@@ -115,31 +149,20 @@ def _in_flight(graph: BranchGraph, setting: Setting, up: bool) -> Floats:
     return np.minimum(depth if up else depth[::-1], count)
 
 
-def cut_sizes(graph: BranchGraph, layers: Sequence[Layer]) -> tuple[list[Size], list[Size]]:
-    """Per layer, what crosses a cut right before it inside its branch: values, and gradients that return."""
-    written: set[str] = set()
-    forward, back = [], []
-    for index, layer in enumerate(layers):
-        read = {v for later in layers[index:] for v in later.reads} & written
-        specs = [graph.values[v] for v in sorted(read)]
-        forward.append(size_of(specs))
-        back.append(size_of(s for s in specs if s.gradient))
-        written.update(layer.writes)
-    return forward, back
-
-
-def _entry_seconds(work: Work, setting: Setting, forward: Sequence[Size], back: Sequence[Size]) -> Floats:
+def _entry_seconds(work: Work, setting: Setting, cuts: Cuttable) -> Floats:
     """[a, b, layer]: the step's messages between slots a and b, of the replica that takes longest."""
     slots = setting.shape.slots
-    found = np.zeros((len(slots), len(slots), len(forward)))
-    for a, b in np.ndindex(len(slots), len(slots)):
-        for replica, (one, two) in enumerate(zip(slots[a], slots[b], strict=True)):
-            if one.name == two.name:
-                continue
-            link = work.cluster.link(one, two)
-            sizes = [setting.sizes[m] for m in setting.shares[replica]]
-            nbytes = np.array([sum(f.bytes(n) + g.bytes(n) for n in sizes) for f, g in zip(forward, back, strict=True)])
-            found[a, b] = np.maximum(found[a, b], nbytes / link.bandwidth * (1 - setting.overlap) + 2 * link.latency)
+    found = np.zeros((len(slots), len(slots), len(cuts.fixed)))
+    sizes = [cuts.both(layer) for layer in range(len(cuts.fixed))]
+    for replica, numbers in enumerate(setting.shares):
+        samples, count = sum(setting.sizes[m] for m in numbers), len(numbers)
+        nbytes = np.array([s.per_sample * samples + s.fixed * count for s in sizes])
+        for a, b in np.ndindex(len(slots), len(slots)):
+            one, two = slots[a][replica], slots[b][replica]
+            if one.name != two.name:
+                link = work.cluster.link(one, two)
+                spent = nbytes / link.bandwidth * (1 - setting.overlap) + 2 * link.latency
+                found[a, b] = np.maximum(found[a, b], spent)
     return found
 
 
@@ -165,10 +188,10 @@ def _needs(graph: BranchGraph) -> dict[str, set[str]]:
     needs: dict[str, set[str]] = {b: set() for b in graph.branches}
     for _, maker, reader in graph.interactions:
         needs[graph.by_name[reader].branch].add(graph.by_name[maker].branch)
-    for over in needs:
-        for branch, found in needs.items():
+    for over, beyond in needs.items():
+        for found in needs.values():
             if over in found:
-                needs[branch] = found | needs[over]
+                found.update(beyond)
     return needs
 
 
