@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from plait.model.capture import Captured
 from plait.model.graph import Scope, TensorSpec
-from plait.model.stages import Stage, build_stage
+from plait.model.stages import build_stage
 from plait.model.streams import Stream
 
 
@@ -17,71 +17,50 @@ class Pipeline:
 
     def __init__(self, captured: Captured, cuts: Sequence[Sequence[str]]) -> None:
         self.captured = captured
+        self.specs = captured.graph.inputs | captured.graph.values
         self.stages = [build_stage(captured, names) for names in cuts]
+        self.batch = [captured.graph.by_name[names[0]].scope is Scope.BATCH for names in cuts]
 
     def loss(self, batch: Mapping[str, Tensor], sizes: Sequence[int], step: int = 0) -> Tensor:
         """The loss over ``batch`` in micro-batches of ``sizes`` samples."""
-        values = self.values(batch, sizes, step)
-        graph = self.captured.graph
-        parts = self.split(batch, graph.inputs, sizes)
+        *values, whole = self.values(batch, sizes, step)
+        parts = self.split(batch, sizes)
         total = torch.zeros(())
-        for term in graph.losses:
-            weights = [float(self.captured.count(term, part)) for part in parts]
+        for term in self.captured.graph.losses:
             if term.scope is Scope.BATCH:
-                total = total + term.coefficient * values[-1][term.value]
+                total = total + term.coefficient * whole[term.value]
                 continue
-            for weight, found in zip(weights, values, strict=False):
+            weights = [float(self.captured.count(term, part)) for part in parts]
+            for weight, found in zip(weights, values, strict=True):
                 total = total + term.coefficient * weight / sum(weights) * found[term.value]
         return total
 
     def values(self, batch: Mapping[str, Tensor], sizes: Sequence[int], step: int = 0) -> list[dict[str, Tensor]]:
         """All values of each micro-batch, and at the end those over the whole batch."""
-        specs = self.captured.graph.inputs | self.captured.graph.values
-        found: list[dict[str, Tensor]] = [dict(p) for p in self.split(batch, specs, sizes)]
+        found = self.split(batch, sizes)
         whole = dict(batch)
-        for stage in self.stages:
-            if self.is_batch(stage):
-                for name in stage.reads:
-                    if name not in whole:
-                        whole[name] = join([f[name] for f in found], specs[name])
+        for stage, needs_all in zip(self.stages, self.batch, strict=True):
+            if needs_all:
+                whole |= {n: join([f[n] for f in found], self.specs[n]) for n in stage.reads if n not in whole}
                 made = stage(whole, Stream(0, step, -1))
                 whole |= made
-                for part, shares in zip(found, self.split(made, specs, sizes), strict=True):
-                    part |= shares
+                for part, shares in zip(found, self.split(made, sizes), strict=True):
+                    part.update(shares)
             else:
                 for index, part in enumerate(found):
-                    part |= stage(part, Stream(0, step, index))
+                    part.update(stage(part, Stream(0, step, index)))
         return [*found, whole]
 
-    def is_batch(self, stage: Stage) -> bool:
-        """Whether the stage needs the whole batch."""
-        names = {name for name, s in zip(self.names, self.stages, strict=True) if s is stage}
-        return any(self.captured.graph.by_name[n].scope is Scope.BATCH for group in names for n in group)
-
-    @property
-    def names(self) -> list[tuple[str, ...]]:
-        """Layer names of each stage."""
-        order = self.captured.graph.producers
-        found = []
-        for stage in self.stages:
-            found.append(tuple(dict.fromkeys(order[w] for w in stage.writes)))
-        return found
+    def split(self, values: Mapping[str, Tensor], sizes: Sequence[int]) -> list[dict[str, Tensor]]:
+        """``values`` cut into micro-batches."""
+        shares = {name: self._shares(tensor, self.specs[name], sizes) for name, tensor in values.items()}
+        return [{name: cut[index] for name, cut in shares.items()} for index in range(len(sizes))]
 
     @staticmethod
-    def split(
-        values: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], sizes: Sequence[int]
-    ) -> list[dict[str, Tensor]]:
-        """``values`` cut into micro-batches."""
-        parts: list[dict[str, Tensor]] = [{} for _ in sizes]
-        for name, tensor in values.items():
-            dim = specs[name].batch_dim if name in specs else 0
-            if dim is None:
-                cut: Sequence[Tensor] = [tensor] * len(sizes)
-            else:
-                cut = tensor.split([s * specs[name].shape[dim] for s in sizes], dim)
-            for part, share in zip(parts, cut, strict=True):
-                part[name] = share
-        return parts
+    def _shares(tensor: Tensor, spec: TensorSpec, sizes: Sequence[int]) -> Sequence[Tensor]:
+        if spec.batch_dim is None:
+            return [tensor] * len(sizes)
+        return torch.split(tensor, [s * spec.shape[spec.batch_dim] for s in sizes], spec.batch_dim)
 
 
 def join(tensors: Sequence[Tensor], spec: TensorSpec) -> Tensor:
@@ -117,11 +96,38 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def run_model(model: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of the model itself."""
+    switches = {"return_loss": True} if type(model).__name__ == "CLIPModel" else {}
+    result = model(**{n: t.clone() for n, t in batch.items()}, **switches)
+    loss: Tensor = result if isinstance(result, Tensor) else result["loss"]
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach(), gradients(model)
+
+
+def check_equal(captured: Captured, batch: Mapping[str, Tensor], length: int, sizes: Sequence[int]) -> None:
+    """Stages of ``length`` layers over micro-batches of ``sizes`` give the model's own loss and gradients."""
+    expected, reference = run_model(captured.model, batch)
+    loss = Pipeline(captured, cuts(captured, length)).loss(batch, sizes)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = gradients(captured.model)
+    same(loss, expected, "loss")
+    assert found.keys() == reference.keys()
+    for name, gradient in reference.items():
+        same(found[name], gradient, name)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture
+def equal_to_model() -> Callable[[Captured, Mapping[str, Tensor], int, Sequence[int]], None]:
+    """Checks loss and gradients of stages against the model's."""
+    return check_equal
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plait.model.graph import BranchGraph, Layer
+from plait.model.graph import BranchGraph, Layer, Loss, Scope
 from plait.units import show_bytes
 
 
@@ -64,9 +64,7 @@ def interactions(graph: BranchGraph) -> Table:
 
 def losses(graph: BranchGraph) -> Table:
     """One row for each term of the loss."""
-    rows = tuple(
-        (term.value, f"{term.coefficient:g}", str(term.scope), term.count or "samples") for term in graph.losses
-    )
+    rows = tuple((term.value, f"{term.coefficient:g}", str(term.scope), _weight(term)) for term in graph.losses)
     return Table("Loss", ("term", "coefficient", "scope", "weighted by"), rows)
 
 
@@ -79,3 +77,7 @@ def show_count(value: float) -> str:
 
 def _span(layers: Sequence[Layer]) -> str:
     return layers[0].name if len(layers) == 1 else f"{layers[0].name} … {layers[-1].name}"
+
+
+def _weight(term: Loss) -> str:
+    return "all samples at once" if term.scope is Scope.BATCH else term.count or "samples"

@@ -154,7 +154,7 @@ def _is_layer(module: nn.Module) -> bool:
 
 
 def _is_list_of_layers(module: nn.Module) -> bool:
-    """A list that repeats a class with parameters. One of unlike parts (attention, feed-forward) is a block's inside."""
+    """A list that repeats a class with parameters. One of unlike parts, as attention and MLP, is a block's inside."""
     if not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) or len(module) < 2:
         return False
     kinds = [type(m) for m in module.children() if next(m.parameters(), None) is not None]
@@ -309,7 +309,8 @@ def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
         for module in model.modules():
             if "gradient_checkpointing" in module.__dict__:
                 module.__dict__["gradient_checkpointing"] = False  # plait recomputes by itself
-            for store in (module._parameters, module._buffers):
+            stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for store in stores:
                 for name, tensor in store.items():
                     if tensor is not None:
                         saved.append((store, name, tensor))
