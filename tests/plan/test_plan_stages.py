@@ -17,9 +17,9 @@ def _strand(random: np.random.Generator, slots: int, layers: int, up: bool, mess
     return Strand(
         name="s",
         seconds=random.uniform(0.1, 1.0, (1, layers)) / speeds,
-        memory=random.uniform(0.1, 1.0, layers),
+        memory=random.uniform(0.1, 1.0, (slots, layers)),
         entry_seconds=random.uniform(0.0, messages, (slots, slots, layers)),
-        entry_memory=random.uniform(0.0, 0.3, layers),
+        entry_memory=random.uniform(0.0, 0.3, (slots, layers)),
         up=up,
     )
 
@@ -42,7 +42,8 @@ def _load(strands: Sequence[Strand], pieces: Sequence[tuple[Piece, ...]]) -> tup
         before = None
         for piece in laid:
             load[piece.slot] += strand.seconds[piece.slot, piece.first : piece.end].sum()
-            memory[piece.slot] += strand.memory[piece.first : piece.end].sum() + strand.entry_memory[piece.first]
+            memory[piece.slot] += strand.memory[piece.slot, piece.first : piece.end].sum()
+            memory[piece.slot] += strand.entry_memory[piece.slot, piece.first]
             if before is not None:
                 load[piece.slot] += strand.entry_seconds[before, piece.slot, piece.first]
             before = piece.slot
@@ -108,8 +109,8 @@ def test_long_strands_are_cut_in_turns_almost_as_well_as_together(monkeypatch: p
 
 
 def test_a_light_strand_spans_fewer_slots_when_messages_are_dear() -> None:
-    heavy = Strand("heavy", np.ones((4, 8)), np.ones(8), np.zeros((4, 4, 8)), np.zeros(8))
-    light = Strand("light", np.full((4, 4), 0.05), np.ones(4), np.full((4, 4, 4), 5.0), np.zeros(4), up=True)
+    heavy = Strand("heavy", np.ones((4, 8)), np.ones((4, 8)), np.zeros((4, 4, 8)), np.zeros((4, 8)))
+    light = Strand("light", np.full((4, 4), 0.05), np.ones((4, 4)), np.full((4, 4, 4), 5.0), np.zeros((4, 4)), up=True)
     cuts = balance([heavy, light], np.full(4, np.inf))
     assert cuts is not None
     assert len(cuts.pieces[1]) == 1
@@ -117,7 +118,7 @@ def test_a_light_strand_spans_fewer_slots_when_messages_are_dear() -> None:
 
 
 def test_what_slots_do_besides_moves_the_cuts() -> None:
-    strand = Strand("s", np.ones((2, 6)), np.zeros(6), np.zeros((2, 2, 6)), np.zeros(6))
+    strand = Strand("s", np.ones((2, 6)), np.zeros((2, 6)), np.zeros((2, 2, 6)), np.zeros((2, 6)))
     cuts = balance([strand], np.full(2, np.inf), np.array([4.0, 0.0]))
     assert cuts is not None
     assert [p.end - p.first for p in cuts.pieces[0]] == [1, 5]

@@ -19,7 +19,7 @@ from plait.model.decide import Decision, cut_layers, decide, recall, term_names
 from plait.model.describe import describe, layer_nodes, value_specs
 from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
 from plait.model.group import Cut
-from plait.model.losses import Count
+from plait.model.losses import Count, guarded
 from plait.model.tape import Tape
 from plait.model.trace import Asking, Question
 from plait.model.traced import LossFunction, Traced, trace_model
@@ -123,8 +123,9 @@ def _spec(tensor: Tensor) -> TensorSpec:
 
 
 def _assemble(traced: Traced, decision: Decision) -> Captured:
-    tape, model = traced.tape, traced.model
     made = cut_layers(traced, decision)
+    model = traced.model
+    tape = made.tape = guarded(traced.tape, [c for _, _, c in decision.losses if c is not None])
     terms_named = term_names(traced, [term for term, _, _ in decision.losses])
     given = {node: name for name, node in tape.outputs.items()} | terms_named
     names = value_names(tape, given)

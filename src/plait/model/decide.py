@@ -63,7 +63,7 @@ def cut_layers(traced: Traced, decision: Decision) -> Cut:
     """The layers that follow from ``decision``."""
     batch = [term.node for term, scope, _ in decision.losses if scope is Scope.BATCH]
     mixing = set(decision.mixing) | traced.roles.structural_mixing(traced.tape)
-    mixing |= traced.roles.reductions(traced.tape, [*batch, *decision.mixing])
+    mixing |= traced.roles.reductions(traced.tape, [*batch, *decision.mixing, *traced.tape.outputs.values()])
     wanted = [term.node for term, _, _ in decision.losses] + list(traced.tape.outputs.values())
     return traced.cut(list(dict.fromkeys(wanted)), sorted(mixing))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
@@ -247,8 +247,23 @@ def _is_view(target: Any) -> bool:
     return alias is not None and not alias.is_write
 
 
+def copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """What ``target.copy_(source)`` makes of ``target``; ATen's own ``copy`` has no derivative."""
+    return source.to(target, non_blocking=non_blocking).expand_as(target).clone()
+
+
+def zeroed(target: Tensor) -> Tensor:
+    """What ``target.zero_()`` makes of ``target``; ATen's own ``zero`` has no derivative."""
+    return torch.zeros_like(target)
+
+
+_REPLACED = {torch.ops.aten.copy_.default: copied, torch.ops.aten.zero_.default: zeroed}
+
+
 def _functional(entry: Entry) -> Any:
     """The operation that gives what ``entry``'s would write: ``aten.add`` for ``aten.add_``."""
+    if entry.target in _REPLACED:
+        return _REPLACED[entry.target]
     packet, _, overload = str(entry.target).removeprefix("aten.").partition(".")
     found = getattr(getattr(torch.ops.aten, packet.removesuffix("_"), None), overload, None)
     if found is None or not packet.endswith("_"):

@@ -71,6 +71,10 @@ class Cut:
         """FLOPs of one sample's forward."""
         return sum(self.measures.flops[n] for n in group.nodes)
 
+    def has_data(self, group: Group) -> bool:
+        """Whether it computes anything from the samples."""
+        return any(self.measures.data[n] for n in group.nodes)
+
     def items(self, group: Group) -> int:
         """Items of its parameters."""
         return sum(self.weights.items[n] for n in group.nodes)
@@ -229,7 +233,8 @@ def _small_pair(made: Cut) -> tuple[Group, Group] | None:
         if latest is not None and near[latest] == {index} and _is_small(made, group, made.groups[latest]):
             return made.groups[latest], group
     for index, group in enumerate(made.groups):
-        if len(after[index]) == 1 and not made.items(group) and not made.flops(group) and len(before[index]) != 1:
+        weightless = not made.items(group) and not made.flops(group)
+        if len(after[index]) == 1 and (weightless or not made.has_data(group)) and not _holds_wanted(made, group):
             reader = made.groups[next(iter(after[index]))]
             if reader.batch == group.batch:
                 return reader, group

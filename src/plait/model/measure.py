@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from plait.model.graph import TensorSpec
 from plait.model.steps import Step
@@ -19,11 +19,9 @@ from plait.model.unify import SAMPLES
 
 @dataclass(frozen=True)
 class Measures:
-    """Per node: FLOPs of one sample's forward, and whether
+    """Per node: FLOPs of one sample's forward; whether it draws random numbers; whether a gradient flows back.
 
-    - it draws random numbers (``random``),
-    - a gradient flows back through it (``gradient``),
-    - its entries depend on those of inputs with a batch dimension, not on their shapes alone (``data``).
+    ``data`` tells whether its entries depend on those of inputs with a batch dimension, not on their shapes alone.
     """
 
     flops: tuple[float, ...]
@@ -49,12 +47,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: list[Any] = []
         """What ran, so that no storage's address is used again meanwhile."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.flops += formula(*args, **kwargs, out_val=result)
+        self.flops += _flops(func, args, kwargs, result)
         self.random |= torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs)
         self._follow(func, (args, kwargs), result)
         return result
@@ -71,6 +67,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def data_of(self, value: Any) -> set[int]:
         """Storages of the tensors in ``value`` that depend on the data."""
         return {_storage(t) for t in _tensors(value)} & self._storages
+
+
+def _flops(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> float:
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is not None:
+        return float(formula(*args, **kwargs, out_val=result))
+    if func._overloadpacket.__name__ == "_scaled_dot_product_flash_attention_for_cpu":  # not in torch's registry
+        query, key, value = (tensor.shape for tensor in args[:3])
+        return float(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+    return 0.0
 
 
 def _tensors(value: Any) -> list[Tensor]:

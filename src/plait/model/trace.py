@@ -6,6 +6,8 @@ meanwhile: the trace is the same on any device, and on the meta device too.
 """
 
 import contextlib
+import io
+import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,7 +154,7 @@ def _is_layer(module: nn.Module) -> bool:
 
 
 def _is_list_of_layers(module: nn.Module) -> bool:
-    """A list that repeats a class with parameters. One of unlike parts (attention, feed-forward) is a block's inside."""
+    """A list that repeats a class with parameters. One of unlike parts, as attention and MLP, is a block's inside."""
     if not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) or len(module) < 2:
         return False
     kinds = [type(m) for m in module.children() if next(m.parameters(), None) is not None]
@@ -187,8 +189,7 @@ class Tracing:
         self._calls, self._runs = [], []
         token = _TRACING.set(self)
         try:
-            with self._patched(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about export's own inner workings
+            with self._patched(), _quiet():
                 program = torch.export.export(Asking(question), (dict(batch),), strict=False)
         finally:
             _TRACING.reset(token)
@@ -279,6 +280,22 @@ def _replaced(module: nn.Module, entries: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without export's warnings and logs about its own inner workings: errors are told in the model's terms."""
+    loggers = [logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", "torch.export")]
+    disabled = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, flag in zip(loggers, disabled, strict=True):
+            logger.disabled = flag
+
+
+@contextlib.contextmanager
 def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
     """The model with fake parameters and buffers on a fake CPU, in training mode; restored afterwards.
 
@@ -292,7 +309,8 @@ def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
         for module in model.modules():
             if "gradient_checkpointing" in module.__dict__:
                 module.__dict__["gradient_checkpointing"] = False  # plait recomputes by itself
-            for store in (module._parameters, module._buffers):
+            stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for store in stores:
                 for name, tensor in store.items():
                     if tensor is not None:
                         saved.append((store, name, tensor))
@@ -320,8 +338,9 @@ def _explain(error: Exception, model: nn.Module) -> CaptureError:
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        if id(frame.f_locals.get("self")) in paths and frame.f_code.co_name != "_call_impl":
-            path = paths[id(frame.f_locals["self"])] or type(model).__name__
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if id(first) in paths and frame.f_code.co_filename != nn.modules.module.__file__:
+            path = paths[id(first)] or type(model).__name__
             where = f"{path} ({Path(frame.f_code.co_filename).name}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -57,8 +57,8 @@ def gpt2(
         attn_pdrop=dropout,
         bos_token_id=0,
         eos_token_id=0,
-        loss_type="ForCausalLM",
     )
+    config.loss_type = "ForCausalLM"
     tokens = torch.randint(0, vocabulary, (samples, words))
     return GPT2LMHeadModel(config).train(), {"input_ids": tokens, "labels": tokens.clone()}
 
@@ -75,8 +75,8 @@ def t5(*, width: int = 32, layers: int = 2, words: int = 8, vocabulary: int = 50
         num_heads=2,
         vocab_size=vocabulary,
         dropout_rate=0.0,
-        decoder_start_token_id=0,
     )
+    config.decoder_start_token_id = 0
     batch = {
         "input_ids": torch.randint(2, vocabulary, (samples, words)),
         "attention_mask": torch.ones(samples, words, dtype=torch.long),
@@ -115,7 +115,8 @@ class Residual(nn.Module):
         first = hidden = self.layers[0](x)
         for layer in self.layers[1:]:
             hidden = functional.dropout(torch.relu(layer(hidden)), 0.1, self.training) * self.scale
-        return (hidden + first - y).abs().mean()
+        loss: Tensor = (hidden + first - y).abs().mean()
+        return loss
 
 
 class Siamese(nn.Module):

@@ -28,17 +28,17 @@ class Strand:
     seconds: Floats
     """(slots, layers): all a slot does in one step for a layer that it holds."""
     memory: Floats
-    """(layers,): weights, gradients, state and activations in flight of each layer."""
+    """(slots, layers): weights, gradients, state and activations in flight of each layer."""
     entry_seconds: Floats
     """(slots, slots, layers): [a, b, l]: the messages of one step where a stage on b begins with l after one on a."""
     entry_memory: Floats
-    """(layers,): what a stage that begins with l keeps besides: its inputs, where it recomputes."""
+    """(slots, layers): what a stage that begins with l keeps besides: its inputs, where it recomputes."""
     up: bool = False
 
     @property
     def layers(self) -> int:
         """How many layers."""
-        return int(self.memory.shape[0])
+        return int(self.seconds.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,17 @@ def _table(strand: Strand) -> _Table:
     shape = (slots, layers + 1, layers + 1)
     seconds, memory = np.full(shape, np.inf), np.zeros(shape)
     seconds[:, 0, 0] = seconds[:, layers, layers] = 0.0  # a slot before or after the strand holds none of it
-    sums = np.concatenate([np.zeros((slots, 1)), np.cumsum(strand.seconds, axis=1)], axis=1)
-    held = np.concatenate([[0.0], np.cumsum(strand.memory)])
+    sums, held = _running(strand.seconds), _running(strand.memory)
     for first in range(layers):
         for end in range(first + 1, layers + 1):
             step = (layers - end, layers - first) if strand.up else (first, end)
             seconds[:, *step] = sums[:, end] - sums[:, first] + _entry(strand, first)
-            memory[:, *step] = held[end] - held[first] + strand.entry_memory[first]
+            memory[:, *step] = held[:, end] - held[:, first] + strand.entry_memory[:, first]
     return _Table(seconds, memory)
+
+
+def _running(values: Floats) -> Floats:
+    return np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
 
 
 def _entry(strand: Strand, first: int) -> Floats:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from plait.errors import PlanError
 from plait.schedule.action import Action
+from plait.schedule.placement import Placement
 from plait.schedule.program import Op, Programs
-from plait.simulate.prices import Prices, StagePrice
+from plait.simulate.prices import LinkPrice, Prices, StagePrice
 
 COMPUTE, SEND, RECV, OTHER = range(4)
 """Codes of ``op``; REDUCE and STEP are OTHER: they take no time on the compute path before the barrier."""
@@ -43,7 +44,10 @@ def flatten(programs: Programs, prices: Prices) -> Flat:
             op.append(code)
             message.append(instruction.index if code in (SEND, RECV) else -1)
             action = instruction.action
-            seconds.append(0.0 if code != COMPUTE or action is None else seconds_of(programs, prices, rank, action))
+            if code == COMPUTE and action is not None:
+                seconds.append(_seconds(programs.placement, prices, rank, action))
+            else:
+                seconds.append(0.0)
         first.append(len(op))
     pairs: dict[tuple[int, int], int] = {}
     pair = [pairs.setdefault((m.sender, m.receiver), len(pairs)) for m in programs.messages]
@@ -55,24 +59,29 @@ def flatten(programs: Programs, prices: Prices) -> Flat:
 def _links(programs: Programs, prices: Prices) -> tuple[list[float], list[float]]:
     occupies, latency = [], []
     for message in programs.messages:
-        link = prices.links.get((message.sender, message.receiver))
-        if link is None:
-            raise PlanError(f"no price of the link from rank {message.sender} to rank {message.receiver}")
+        link = link_of(prices, message.sender, message.receiver)
         occupies.append(message.nbytes / link.bandwidth)
         latency.append(link.latency)
     return occupies, latency
 
 
-def price_of(programs: Programs, prices: Prices, rank: int, action: Action) -> StagePrice:
-    """The price of an action's stage there; raises PlanError where there is none."""
-    samples = programs.placement.samples(action.micro_batch)
-    price = prices.stages.get((action.stage, rank, samples))
+def link_of(prices: Prices, sender: int, receiver: int) -> LinkPrice:
+    """The price of the way between two ranks; raises PlanError where there is none."""
+    link = prices.links.get((sender, receiver))
+    if link is None:
+        raise PlanError(f"no price of the link from rank {sender} to rank {receiver}")
+    return link
+
+
+def price_of(placement: Placement, prices: Prices, rank: int, stage: int, micro_batch: int) -> StagePrice:
+    """The price of a stage there and of that size; raises PlanError where there is none."""
+    samples = placement.samples(micro_batch)
+    price = prices.stages.get((stage, rank, samples))
     if price is None:
-        stage = programs.placement.stages[action.stage].name
-        raise PlanError(f"no price of stage {stage} on rank {rank} for {samples} samples, which {action} needs")
+        name = placement.stages[stage].name
+        raise PlanError(f"no price of stage {name} on rank {rank} for {samples} samples")
     return price
 
 
-def seconds_of(programs: Programs, prices: Prices, rank: int, action: Action) -> float:
-    """Seconds of an action; raises PlanError where it has no price."""
-    return price_of(programs, prices, rank, action).seconds(action.kind)
+def _seconds(placement: Placement, prices: Prices, rank: int, action: Action) -> float:
+    return price_of(placement, prices, rank, action.stage, action.micro_batch).seconds(action.kind)

@@ -21,25 +21,24 @@ def held_over_time(programs: Programs, prices: Prices, begin: list[float], end: 
 
     ``begin`` and ``end`` have an entry per instruction, ranks one after another.
     """
+    placement = programs.placement
     training = trains(programs.schedule)
-    i = 0
+    i = -1
     for rank, program in enumerate(programs.ranks):
         held = prices.fixed_bytes[rank]
         yield rank, 0.0, held
         for instruction in program:
-            action = instruction.action
-            if (
-                instruction.op is Op.COMPUTE
-                and action
-                and programs.placement.stages[action.stage].backward
-                and training
-            ):
-                before, after = changes(action.kind, price_of(programs, prices, rank, action))
-                for time, change in ((begin[i], before), (end[i], after)):
-                    if change:
-                        held += change
-                        yield rank, time, held
             i += 1
+            action = instruction.action
+            if instruction.op is not Op.COMPUTE or not action:
+                continue
+            if not (training and placement.stages[action.stage].backward):
+                continue
+            price = price_of(placement, prices, rank, action.stage, action.micro_batch)
+            for time, change in zip((begin[i], end[i]), changes(action.kind, price), strict=True):
+                if change:
+                    held += change
+                    yield rank, time, held
 
 
 def changes(kind: Kind, price: StagePrice) -> tuple[float, float]:

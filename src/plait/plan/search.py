@@ -1,0 +1,200 @@
+"""The planner: lays the model out in many ways by dynamic programming, simulates the best and improves them."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from plait.cluster.spec import Cluster
+from plait.cost.costs import Costs
+from plait.errors import PlanError, ScheduleError
+from plait.model.graph import BranchGraph
+from plait.plan.candidate import judged, made, step_time
+from plait.plan.improve import improve, relaxed
+from plait.plan.layout import Layout, lay_out
+from plait.plan.plan import Plan
+from plait.plan.settings import OVERLAPS, Request, Way, check_request, settings_of, splits, ways
+from plait.plan.shortage import explain
+from plait.plan.simulate import quick_step_time
+from plait.plan.strands import Setting, Work, heavy_branches
+
+Progress = Callable[[int, int, str], None]
+"""Called with (plans judged, plans to judge, the best one's schedule)."""
+
+WAYS = 12
+"""Shapes with directions that are tried with every split into micro-batches, the best by guess."""
+LAYOUTS = 80
+"""Layouts that are simulated under a quick schedule, the best by guess."""
+IMPROVED = 3
+TRIALS = 30
+"""The quickest of these are improved by local search, each with so many trials."""
+FINALISTS = 6
+"""Of these, the layouts that are given the best schedule found for them."""
+
+
+def plan(  # noqa: PLR0913
+    graph: BranchGraph,
+    cluster: Cluster,
+    costs: Costs,
+    *,
+    global_batch: int,
+    micro_batch: int | None = None,
+    schedule: str | None = None,
+    optimizer_bytes_per_parameter_byte: float = 2.0,
+    every_device: bool = False,
+    progress: Progress | None = None,
+) -> Plan:
+    """The plan of least predicted step time that was found, with its prediction.
+
+    Args:
+        graph: the model.
+        cluster: the devices; the plan may leave some out.
+        costs: what layers cost on them.
+        global_batch: samples of one step.
+        micro_batch: samples of a micro-batch; several are tried by default.
+        schedule: by name; the best for the layout by default.
+        optimizer_bytes_per_parameter_byte: 2 for Adam.
+        every_device: refuse plans that leave a device out.
+        progress: told of each plan that is judged.
+
+    Raises:
+        PlanError: nothing fits the devices' memory (it says what is short), or the request contradicts itself.
+        CostError: a layer has no price on a device.
+    """
+    request = Request(global_batch, micro_batch, schedule, every_device)
+    check_request(request, cluster)
+    work = Work(graph, cluster, costs, optimizer_bytes_per_parameter_byte)
+    found, reasons = _search(work, request, progress)
+    if found is None:
+        raise PlanError(_refusal(work, request, reasons))
+    return found
+
+
+def _search(work: Work, request: Request, progress: Progress | None) -> tuple[Plan | None, list[str]]:
+    """The best plan, and why others were refused. Recomputing is tried where holding activations is tight."""
+    best: Plan | None = None
+    reasons: list[str] = []
+    for recompute in (False, True):
+        layouts, tight = _layouts(work, request, recompute=recompute)
+        found = _best(work, _ranked(work, layouts, request, reasons), request, reasons, progress)
+        if found is not None and (best is None or step_time(found) < step_time(best)):
+            best = found
+        if best is not None and not tight:
+            break
+    return best, list(dict.fromkeys(reasons))
+
+
+def _refusal(work: Work, request: Request, reasons: Sequence[str]) -> str:
+    if request.schedule is not None and reasons and not any("needs" in r for r in reasons):
+        return f"schedule {request.schedule} suits no layout: {reasons[0]}"
+    heavy = _heavy(work, request)
+    smallest = splits(request)[-1]
+    settings = [
+        setting
+        for way in ways(work.graph, work.cluster, request)
+        if (setting := settings_of(way, smallest, 0.0, recompute=True)) is not None
+    ]
+    return explain(work, heavy, settings)
+
+
+def _heavy(work: Work, request: Request) -> tuple[str, ...]:
+    fastest = max(work.cluster.devices, key=lambda d: d.speed)
+    return heavy_branches(work, fastest, splits(request)[-1][0])
+
+
+def _layouts(work: Work, request: Request, *, recompute: bool) -> tuple[list[Layout], bool]:
+    """The most promising layouts, by guess, and whether memory ruled out any."""
+    heavy, sizes = _heavy(work, request), splits(request)
+    middle = sizes[len(sizes) // 2 :][:1] + sizes[1:2]
+    everything = ways(work.graph, work.cluster, request)
+    first = _laid(work, heavy, _settings(everything, middle, OVERLAPS[:1], recompute=recompute), request)
+    chosen = _promising([x for x in first if x is not None], WAYS)
+    kept = [Way(x.setting.shape, x.setting.up) for x in chosen]
+    # Where none of the middle splits fits or has micro-batches enough, smaller ones may.
+    again = _settings(list(dict.fromkeys(kept)) or everything, sizes, OVERLAPS, recompute=recompute)
+    second = _laid(work, heavy, again, request)
+    tight = any(x is None for x in (*first, *second))
+    return _promising([x for x in second if x is not None], LAYOUTS), tight
+
+
+def _settings(
+    given: Sequence[Way], sizes: Sequence[tuple[int, ...]], overlaps: Sequence[float], *, recompute: bool
+) -> list[Setting]:
+    found = [
+        settings_of(way, split, overlap, recompute=recompute)
+        for way in given
+        for split in sizes
+        for overlap in (overlaps if len(way.shape.slots) > 1 else overlaps[:1])
+    ]
+    return [setting for setting in found if setting is not None]
+
+
+def _laid(work: Work, heavy: Sequence[str], settings: Iterable[Setting], request: Request) -> list[Layout | None]:
+    """Layouts without those that leave out a device against the request; None for what doesn't fit."""
+    laid = [lay_out(work, heavy, setting) for setting in settings]
+    return [x for x in laid if x is None or not request.every_device or len(x.devices) == len(work.cluster.devices)]
+
+
+def _promising(layouts: Sequence[Layout], count: int) -> list[Layout]:
+    """The best by guess, and the best of each kind: a guess compares like with like more surely."""
+    ranked = sorted(layouts, key=lambda x: x.guess)
+    different: dict[tuple[object, ...], Layout] = {}
+    for layout in ranked:
+        different.setdefault((layout.devices, layout.stages, layout.setting.sizes), layout)
+    firsts: dict[tuple[object, ...], Layout] = {}
+    for layout in ranked:
+        shape = layout.setting.shape
+        kind = shape.chimera, shape.replicas, len(shape.slots), bool(layout.setting.up), len(layout.setting.sizes)
+        firsts.setdefault(kind, layout)
+    return list(dict.fromkeys([*list(different.values())[:count], *firsts.values()]))
+
+
+def _ranked(work: Work, layouts: Sequence[Layout], request: Request, reasons: list[str]) -> list[Layout]:
+    """Layouts by their simulated step time under a schedule that is quickly made, the first of them improved.
+
+    Memory is judged later. ``reasons`` gathers why some can't run at all.
+    """
+
+    def judge(layout: Layout) -> float:
+        try:
+            return quick_step_time(made(work, layout, _quick_schedule(layout, request)))
+        except (PlanError, ScheduleError) as error:  # the schedule, or a neighbour's cut, doesn't suit
+            reasons.append(str(error))
+            return math.inf
+
+    timed = sorted((judge(x), i) for i, x in enumerate(layouts))
+    ranked = [layouts[i] for seconds, i in timed if seconds < math.inf]
+    better = [improve(work, x, judge, trials=TRIALS) for x in ranked[:IMPROVED]]
+    return list(dict.fromkeys([*better, *ranked]))
+
+
+def _quick_schedule(layout: Layout, request: Request) -> str:
+    wanted = _schedule(layout, request)
+    return "gpipe" if wanted.replace("-", "_") == "branch_aware" else wanted
+
+
+def _schedule(layout: Layout, request: Request) -> str:
+    """The schedule asked for, or the best for the layout: branch_aware is never worse than gpipe and 1f1b."""
+    if request.schedule is not None:
+        return request.schedule
+    if layout.setting.shape.chimera:
+        return "chimera"
+    return "branch_aware" if len(layout.devices) > 1 else "sequential"
+
+
+def _best(
+    work: Work, ranked: Sequence[Layout], request: Request, reasons: list[str], progress: Progress | None
+) -> Plan | None:
+    """The best of the first few that fit; ``reasons`` gathers why others don't."""
+    found: list[Plan] = []
+    for layout in ranked:
+        name = _schedule(layout, request)
+        try:
+            candidate = judged(work, layout, name)
+        except (PlanError, ScheduleError) as error:  # too large, or a schedule that doesn't suit: the next may
+            reasons.append(str(error))
+            continue
+        found.append(relaxed(work, layout, candidate))
+        if progress:
+            progress(len(found), min(FINALISTS, len(ranked)), min(found, key=step_time).schedule.name)
+        if len(found) == FINALISTS:
+            break
+    return min(found, key=step_time, default=None)
