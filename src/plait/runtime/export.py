@@ -1,0 +1,60 @@
+"""Final weights as ``from_pretrained`` reads them."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from plait.errors import FileError
+from plait.runtime.parts import Parts
+from plait.runtime.weights import SINGLE
+
+
+def save_pretrained(
+    folder: str | Path, model: nn.Module, parts: Parts, rank: int, ranks: int, device: torch.device
+) -> None:
+    """Write ``folder/model.safetensors`` and the model's config from rank 0; every rank must call it.
+
+    A tied parameter is written once, under its first name.
+    """
+    tensors = _gathered(model, parts, rank, ranks, device)
+    if rank == 0:
+        root = Path(folder)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=root, suffix=".writing")
+            os.close(handle)
+            save_file(tensors, temporary, metadata={"format": "pt"})
+            os.replace(temporary, root / SINGLE)
+        except OSError as error:
+            raise FileError(f"{root}: cannot write the weights: {error.strerror or error}") from None
+        config = getattr(model, "config", None)
+        if hasattr(config, "save_pretrained"):
+            config.save_pretrained(root)
+    if ranks > 1:
+        dist.barrier()
+
+
+def _gathered(model: nn.Module, parts: Parts, rank: int, ranks: int, device: torch.device) -> dict[str, Tensor]:
+    """All tensors on rank 0's CPU, one after the other from the lowest rank that holds each."""
+    own = parts.tensors
+    found: dict[str, Tensor] = {}
+    graph = parts.captured.graph
+    shapes = {n: (p.shape, getattr(torch, p.dtype)) for n, p in graph.parameters().items()}
+    shapes |= {n: (tuple(t.shape), t.dtype) for n, t in model.named_buffers()}
+    for name, owner in sorted(parts.owners.items()):
+        if rank == 0 and owner == 0:
+            if name in own:
+                found[name] = own[name].detach().cpu().contiguous()
+        elif rank == 0:
+            shape, dtype = shapes[name]
+            buffer = torch.empty(shape, dtype=dtype, device=device)
+            dist.recv(buffer, owner)
+            found[name] = buffer.cpu()
+        elif rank == owner and ranks > 1:
+            dist.send(own[name].detach().contiguous(), 0)
+    return found
