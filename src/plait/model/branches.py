@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from plait.model.group import Cut, Group, inverse, reduction
+from plait.model.group import Cut, Group, closure, inverse, reduction
 from plait.model.steps import is_item
 from plait.model.tape import Kind, Node, Ref, Tape
 
@@ -44,14 +44,21 @@ def branch_names(made: Cut, names: Sequence[str]) -> list[str]:
     modules are nearest in the module tree, as a decoder's among the encoder's outputs.
     """
     before = made.before()
+    full = closure(before)
     near = reduction(before)
     after = inverse(near)
     chains: list[list[int]] = []
     place: dict[int, int] = {}
     for index in range(len(made.groups)):
-        chain = _continued(made, index, before[index], near, after, chains, place)
-        if chain is None:
-            chain = len(chains)
+        # A stage of consecutive layers can only run if no other layer stands between them.
+        tails = [
+            b
+            for b in sorted(before[index])
+            if chains[place[b]][-1] == b and not any(b in full[o] for o in before[index] if place[o] != place[b])
+        ]
+        tail = _continued(made, index, tails, near, after)
+        chain = len(chains) if tail is None else place[tail]
+        if tail is None:
             chains.append([])
         chains[chain].append(index)
         place[index] = chain
@@ -60,33 +67,27 @@ def branch_names(made: Cut, names: Sequence[str]) -> list[str]:
 
 
 def _continued(
-    made: Cut,
-    index: int,
-    before: set[int],
-    near: Sequence[set[int]],
-    after: Sequence[set[int]],
-    chains: Sequence[Sequence[int]],
-    place: Mapping[int, int],
+    made: Cut, index: int, tails: Sequence[int], near: Sequence[set[int]], after: Sequence[set[int]]
 ) -> int | None:
-    tails = sorted(b for b in before if chains[place[b]][-1] == b)
-    group = made.groups[index]
-    if group.batch or not tails:
+    """The group whose branch ``index`` continues; None where it begins one."""
+    tails = [t for t in tails if not made.groups[t].batch]
+    if made.groups[index].batch or not tails:
         return None
-    if len(near[index]) == 1 and len(before) == 1:
-        only = tails[0]
-        return place[only] if after[only] == {index} and not made.groups[only].batch else None
-    here = _home(primary(made, group))
+    if near[index] == {tails[0]} and len(tails) == 1:
+        return tails[0] if after[tails[0]] == {index} else None
+    here = _home(primary(made, made.groups[index]))
     shared = {t: _shared(here, _home(primary(made, made.groups[t]))) for t in tails}
     best = max(tails, key=lambda t: (shared[t], -t))
     rivals = [t for t in tails if t != best and shared[t] == shared[best]]
-    is_chain = len(near[index]) == 1
-    if made.groups[best].batch or (not is_chain and (rivals or not shared[best])):
-        return None
-    return place[best]
+    return None if rivals or not shared[best] else best
 
 
 def _home(node: Node) -> list[str]:
-    path = f"{node.home}.{str(node.target).rpartition('.')[2]}" if node.kind is Kind.CALL else node.home
+    path = node.home
+    if node.kind is Kind.CALL:  # a shared module counts where it is called, not where it was first found
+        path = str(node.target)
+        inside = not node.home or path.startswith(f"{node.home}.")
+        path = path if inside else f"{node.home}.{path.rpartition('.')[2]}"
     return [part for part in path.split(".") if part]
 
 
@@ -100,15 +101,12 @@ def _shared(one: Sequence[str], two: Sequence[str]) -> int:
 
 
 def _titles(made: Cut, chains: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
-    titles: list[str] = []
+    bases = []
     for chain in chains:
         homes = [_home(primary(made, made.groups[i])) for i in chain]
-        base = _title(homes, [names[i] for i in chain], len(chains) == 1)
-        title, number = base, 2
-        while title in titles:
-            title, number = f"{base}#{number}", number + 1
-        titles.append(title)
-    return titles
+        bases.append(_title(homes, [names[i] for i in chain], len(chains) == 1))
+    times = Counter(bases)
+    return [base if times[base] == 1 else names[chain[0]] for base, chain in zip(bases, chains, strict=True)]
 
 
 def _title(homes: Sequence[Sequence[str]], names: Sequence[str], alone: bool) -> str:

@@ -24,7 +24,8 @@ def layer_nodes(made: Cut, losses: Sequence[int], names: Mapping[int, str]) -> l
     for position, (title, group) in enumerate(zip(titles, made.groups, strict=True)):
         nodes, outside = _closure(made, group)
         inputs = [made.tape.nodes[n] for n in nodes if made.tape.nodes[n].kind is Kind.INPUT]
-        written = [n for n in group.nodes if n in made.wanted or _is_read(made, n, group, read)]
+        inputs += _witness(made, [n.number for n in inputs] + outside)
+        written = [n for n in group.nodes if n in made.wanted or n in read]
         found.append(
             LayerNodes(
                 name=title,
@@ -39,8 +40,13 @@ def layer_nodes(made: Cut, losses: Sequence[int], names: Mapping[int, str]) -> l
     return found
 
 
-def _is_read(made: Cut, number: int, group: Group, read: set[int]) -> bool:
-    return number in read
+def _witness(made: Cut, given: Sequence[int]) -> list[Node]:
+    """An input that tells the number of samples to a layer that reads nothing else that does."""
+    sources = [made.tape.nodes[n] for n in given]
+    if any(n.form is not None and n.form.per_sample for n in sources):
+        return []
+    inputs = [n for n in made.tape.nodes if n.kind is Kind.INPUT and n.form is not None and n.form.per_sample]
+    return sorted(inputs, key=lambda n: (n.form.spec().nbytes(1) if n.form else 0, n.number))[:1]
 
 
 def _closure(made: Cut, group: Group) -> tuple[list[int], list[int]]:
@@ -91,7 +97,7 @@ def describe(made: Cut, layers: Sequence[LayerNodes], model: nn.Module, canonica
                 inputs=tuple(layer.inputs),
                 reads=tuple(layer.reads),
                 writes=tuple(layer.writes),
-                parameters=tuple(_parameters(made, layer, calls, model, canonical)),
+                parameters=tuple(_parameters(made, layer, calls, model, canonical, specs)),
                 buffers=tuple(_buffers(made, layer, calls, model)),
                 flops=made.flops(group),
                 random=layer.random,
@@ -102,19 +108,25 @@ def describe(made: Cut, layers: Sequence[LayerNodes], model: nn.Module, canonica
 
 
 def _parameters(
-    made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Module, canonical: Mapping[str, str]
+    made: Cut,
+    layer: LayerNodes,
+    calls: Sequence[Node],
+    model: nn.Module,
+    canonical: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
 ) -> list[Parameter]:
     names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_parameters()]
     names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.PARAMETER]
     unique = dict.fromkeys(canonical.get(name, name) for name in names)
-    return [_parameter(model, name) for name in unique]
+    reached = any(specs[name].gradient for name in layer.writes)  # not so under torch.no_grad()
+    return [_parameter(model, name, reached) for name in unique]
 
 
-def _parameter(model: nn.Module, name: str) -> Parameter:
+def _parameter(model: nn.Module, name: str, reached: bool) -> Parameter:
     path, _, leaf = name.rpartition(".")
     tensor = getattr(find_module(model, path), leaf)
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Parameter(name=name, shape=tuple(tensor.shape), dtype=dtype, trainable=tensor.requires_grad)
+    return Parameter(name=name, shape=tuple(tensor.shape), dtype=dtype, trainable=tensor.requires_grad and reached)
 
 
 def _buffers(made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Module) -> dict[str, None]:
@@ -129,7 +141,7 @@ def _signature(made: Cut, layer: LayerNodes, model: nn.Module, specs: Mapping[st
     parts = []
     for number in layer.nodes:
         node = made.tape.nodes[number]
-        what = str(node.target) if node.kind is Kind.OP else node.kind.value
+        what = getattr(node.target, "__name__", str(node.target)) if node.kind is Kind.OP else node.kind.value
         if node.kind is Kind.CALL:
             module = find_module(model, node.target)
             what = f"{module!r} {[(tuple(p.shape), p.dtype, p.requires_grad) for p in module.parameters()]}"

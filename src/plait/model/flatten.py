@@ -48,6 +48,13 @@ class Entry:
     gradient: bool = True
     view_of: int | None = None
 
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Its (args, kwargs)."""
+        if self.spec is None:
+            return tuple(self.leaves), {}
+        args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
+        return tuple(args), dict(kwargs)
+
 
 @dataclass
 class Flat:
@@ -202,7 +209,7 @@ class _Flattener:
                 f"{writer.line}: writes in place through the view {view.target} ({view.line}); write it without "
                 "changing it in place"
             )
-        (_, *rest), kwargs = pytree.tree_unflatten(view.leaves, view.spec)
+        (_, *rest), kwargs = view.arguments()
         leaves, spec = pytree.tree_flatten(((Ref(parent), Ref(new), *rest), kwargs))
         value = self._entries[parent].value
         made = self._add(Entry(f"{view.name}_scatter", Kind.OP, scatter, leaves, spec, value, view.home, writer.line))
@@ -240,8 +247,23 @@ def _is_view(target: Any) -> bool:
     return alias is not None and not alias.is_write
 
 
+def copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """What ``target.copy_(source)`` makes of ``target``; ATen's own ``copy`` has no derivative."""
+    return source.to(target, non_blocking=non_blocking).expand_as(target).clone()
+
+
+def zeroed(target: Tensor) -> Tensor:
+    """What ``target.zero_()`` makes of ``target``; ATen's own ``zero`` has no derivative."""
+    return torch.zeros_like(target)
+
+
+_REPLACED = {torch.ops.aten.copy_.default: copied, torch.ops.aten.zero_.default: zeroed}
+
+
 def _functional(entry: Entry) -> Any:
     """The operation that gives what ``entry``'s would write: ``aten.add`` for ``aten.add_``."""
+    if entry.target in _REPLACED:
+        return _REPLACED[entry.target]
     packet, _, overload = str(entry.target).removeprefix("aten.").partition(".")
     found = getattr(getattr(torch.ops.aten, packet.removesuffix("_"), None), overload, None)
     if found is None or not packet.endswith("_"):
@@ -259,8 +281,3 @@ def _stack(node: fx.Node) -> list[str]:
 def _line(node: fx.Node) -> str:
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     return f"{Path(frames[-1][0]).name}:{frames[-1][1]}" if frames else node.name
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a recorded result is one tensor, not several."""
-    return isinstance(value, Tensor)

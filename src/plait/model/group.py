@@ -15,10 +15,10 @@ SMALL = 0.25
 _aten = torch.ops.aten
 _SHAPING = frozenset(
     {
-        _aten.t.default, _aten.numpy_T.default, _aten.transpose.int, _aten.permute.default, _aten.view.default,
-        _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.flatten.using_ints, _aten.alias.default,
-        _aten.expand.default, _aten.contiguous.default, _aten.to.dtype, _aten.to.dtype_layout, _aten.to.device,
-        _aten.mT.default, _aten.clone.default,
+        _aten.t.default, _aten.numpy_T.default, _aten.mT.default, _aten.transpose.int, _aten.permute.default,
+        _aten.view.default, _aten.reshape.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.alias.default,
+        _aten.flatten.using_ints, _aten.expand.default, _aten.contiguous.default, _aten.clone.default,
+        _aten.to.dtype, _aten.to.dtype_layout, _aten.to.device,
     }
 )  # fmt: skip
 """Operations that only give a value another form; they go to whoever wants that form."""
@@ -70,6 +70,10 @@ class Cut:
     def flops(self, group: Group) -> float:
         """FLOPs of one sample's forward."""
         return sum(self.measures.flops[n] for n in group.nodes)
+
+    def has_data(self, group: Group) -> bool:
+        """Whether it computes anything from the samples."""
+        return any(self.measures.data[n] for n in group.nodes)
 
     def items(self, group: Group) -> int:
         """Items of its parameters."""
@@ -229,7 +233,8 @@ def _small_pair(made: Cut) -> tuple[Group, Group] | None:
         if latest is not None and near[latest] == {index} and _is_small(made, group, made.groups[latest]):
             return made.groups[latest], group
     for index, group in enumerate(made.groups):
-        if len(after[index]) == 1 and not made.items(group) and not made.flops(group) and len(before[index]) != 1:
+        weightless = not made.items(group) and not made.flops(group)
+        if len(after[index]) == 1 and (weightless or not made.has_data(group)) and not _holds_wanted(made, group):
             reader = made.groups[next(iter(after[index]))]
             if reader.batch == group.batch:
                 return reader, group

@@ -1,7 +1,7 @@
 """The loss taken apart: its terms, and what a weighted term is weighted by."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,26 @@ class Term:
 
 
 @dataclass(frozen=True)
+class MeanOrZero:
+    """A mean over targets, or a quotient, that is 0 instead of not-a-number where there is nothing to count.
+
+    A micro-batch may hold ignored labels alone though the whole batch does not; it then weighs nothing.
+    """
+
+    operation: Any
+    ignored: int | None
+
+    def __call__(self, value: Tensor, counted: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """``operation`` with these arguments: (values, targets, ...) or (sum, count)."""
+        if self.ignored is None:
+            counted = torch.where(counted == 0, torch.ones_like(counted), counted)
+            quotient: Tensor = self.operation(value, counted, *args, **kwargs)
+            return quotient
+        mean = self.operation(value, counted, *args, **kwargs)
+        return torch.where((counted != self.ignored).any(), mean, torch.zeros_like(mean))
+
+
+@dataclass(frozen=True)
 class Count:
     """What a term is divided by, computed from inputs alone: node ``node``'s entries other than ``ignored``.
 
@@ -38,6 +58,8 @@ class Count:
     node: int
     ignored: int | None
     words: str
+    at: int
+    """The node that divides by it."""
 
     def of(self, value: Tensor) -> Tensor:
         """The count as a scalar, given the node's value."""
@@ -95,7 +117,7 @@ def _targets(tape: Tape, roles: Roles, node: Node) -> Count | None:
     if given["weight"] is not None or given["reduction"] != _MEAN or form is None or not form.dtype.startswith("int"):
         return None
     ignored = int(given["ignore_index"])
-    return Count(target, ignored, f"targets of {node.name} other than {ignored}")
+    return Count(target, ignored, f"targets of {node.name} other than {ignored}", node.number)
 
 
 def _divisor(tape: Tape, roles: Roles, node: Node) -> Count | None:
@@ -105,7 +127,14 @@ def _divisor(tape: Tape, roles: Roles, node: Node) -> Count | None:
     one = divisor.form is not None and all(line.offset == 1 and not line.slope for line in divisor.form.dims)
     if not one or roles.owned[divisor.number] or not roles.reduced[divisor.number]:
         return None
-    return Count(divisor.number, None, f"{divisor.name}, computed from the inputs")
+    return Count(divisor.number, None, f"{divisor.name}, computed from the inputs", node.number)
+
+
+def guarded(tape: Tape, found: Iterable[Count]) -> Tape:
+    """``tape`` with the operations that divide by a count made safe for a count of zero."""
+    at = {count.at: count for count in found}
+    nodes = [replace(n, target=MeanOrZero(n.target, at[n.number].ignored)) if n.number in at else n for n in tape.nodes]
+    return replace(tape, nodes=tuple(nodes))
 
 
 def target_of(node: Node) -> int | None:
@@ -120,8 +149,10 @@ def arguments(node: Node) -> dict[str, Any]:
     """A tensor operation's arguments by name, defaults included."""
     args, kwargs = pytree.tree_unflatten(list(node.leaves), node.spec) if node.spec else (node.leaves, {})
     schema = node.target._schema.arguments
-    given = {a.name: a.default_value for a in schema}
-    return given | dict(zip((a.name for a in schema), args, strict=False)) | kwargs
+    given: dict[str, Any] = {a.name: a.default_value for a in schema}
+    given.update(zip((a.name for a in schema), args, strict=False))
+    given.update(kwargs)
+    return given
 
 
 def labels(tape: Tape) -> dict[str, int]:

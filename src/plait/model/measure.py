@@ -1,14 +1,15 @@
-"""What each node of a tape costs and whether it draws random numbers or passes gradients, found on fake tensors."""
+"""What each node of a tape costs, depends on and passes on, found by running it on fake tensors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from plait.model.graph import TensorSpec
 from plait.model.steps import Step
@@ -18,29 +19,72 @@ from plait.model.unify import SAMPLES
 
 @dataclass(frozen=True)
 class Measures:
-    """Per node: FLOPs of one sample's forward, whether it draws random numbers, whether a gradient flows back."""
+    """Per node: FLOPs of one sample's forward; whether it draws random numbers; whether a gradient flows back.
+
+    ``data`` tells whether its entries depend on those of inputs with a batch dimension, not on their shapes alone.
+    """
 
     flops: tuple[float, ...]
     random: tuple[bool, ...]
     gradient: tuple[bool, ...]
+    data: tuple[bool, ...]
 
 
-class _Recorder(TorchDispatchMode):
-    """Counts FLOPs of matrix products and convolutions and notices random numbers."""
+_SHAPE_ONLY = frozenset(
+    {"new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like"}
+)
+"""Operations that take no more than the shape, dtype and device of a tensor."""
 
-    def __init__(self) -> None:
-        super().__init__()
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts FLOPs of matrix products and convolutions, notices random numbers and follows the data."""
+
+    def __init__(self, data: Set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0.0
         self.random = False
+        self._storages = set(data)
+        self._alive: list[Any] = []
+        """What ran, so that no storage's address is used again meanwhile."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.flops += formula(*args, **kwargs, out_val=result)
+        self.flops += _flops(func, args, kwargs, result)
         self.random |= torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs)
+        self._follow(func, (args, kwargs), result)
         return result
+
+    def _follow(self, func: Any, given: Any, result: Any) -> None:
+        self._alive.append(result)
+        if func._overloadpacket.__name__ not in _SHAPE_ONLY and self.any_data(given):
+            self._storages |= {_storage(t) for t in _tensors(result)}
+
+    def any_data(self, value: Any) -> bool:
+        """Whether a tensor in ``value`` depends on the data."""
+        return bool(self.data_of(value))
+
+    def data_of(self, value: Any) -> set[int]:
+        """Storages of the tensors in ``value`` that depend on the data."""
+        return {_storage(t) for t in _tensors(value)} & self._storages
+
+
+def _flops(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> float:
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is not None:
+        return float(formula(*args, **kwargs, out_val=result))
+    if func._overloadpacket.__name__ == "_scaled_dot_product_flash_attention_for_cpu":  # not in torch's registry
+        query, key, value = (tensor.shape for tensor in args[:3])
+        return float(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+    return 0.0
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _draws(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -64,21 +108,22 @@ def measure(tape: Tape, model: nn.Module, inputs: Mapping[str, Tensor], mode: Fa
     """Run ``tape`` on fake ``inputs`` with the model's weights fake (``trace.fake_weights``) and in training mode."""
     context = Context(SAMPLES[0], torch.device("cpu"), training=True)
     values: dict[int, Any] = {}
-    flops, random, gradient = [], [], []
+    flops, random, gradient, data = [], [], [], []
+    storages: set[int] = set()
     with mode, torch.enable_grad():
         for node in tape.nodes:
-            recorder = _Recorder()
+            recorder = _Recorder(storages)
             with recorder:
                 if node.kind is Kind.INPUT:
                     values[node.number] = inputs[node.target]
                 else:
                     Step(node, model).run(values, context)
+            value = values[node.number]
             flops.append(recorder.flops / SAMPLES[0])
             random.append(recorder.random)
-            gradient.append(_any_gradient(values[node.number]))
-    return Measures(tuple(flops), tuple(random), tuple(gradient))
-
-
-def _any_gradient(value: Any) -> bool:
-    tensors: Iterable[Any] = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+            gradient.append(any(t.requires_grad for t in _tensors(value)))
+            if node.kind is Kind.INPUT and node.form is not None and node.form.per_sample:
+                storages.add(_storage(value))
+            storages |= recorder.data_of(value)
+            data.append(any(_storage(t) in storages for t in _tensors(value)))
+    return Measures(tuple(flops), tuple(random), tuple(gradient), tuple(data))

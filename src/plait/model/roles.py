@@ -50,19 +50,17 @@ def roles(tape: Tape, measures: Measures) -> Roles:
     reduced: list[bool] = []
     data: list[bool] = []
     weights: list[bool] = []
-    batched: list[bool] = []
     for node in tape.nodes:
         before = list(node.arguments)
         data.append(node.kind is Kind.INPUT or any(data[a] for a in before))
         weights.append(node.kind is Kind.PARAMETER or any(weights[a] for a in before))
-        batched.append(any(batched[a] for a in before) or bool(node.form and node.form.batch_dims))
         own = node.kind is Kind.CALL or measures.random[node.number] or any(owned[a] for a in before)
         owned.append(not node.is_source and (own or (data[-1] and weights[-1])))
-        reduced.append(_is_reduced(node, batched[-1], [reduced[a] and owned[a] for a in before]))
+        reduced.append(_is_reduced(node, measures.data[node.number], [reduced[a] and owned[a] for a in before]))
     return Roles(tuple(owned), tuple(reduced))
 
 
 def _is_reduced(node: Node, batched: bool, before: list[bool]) -> bool:
     if node.form is None:  # several results: as what they are made of
         return any(before)
-    return batched and not node.form.per_sample
+    return (batched or bool(node.form.batch_dims)) and not node.form.per_sample

@@ -21,6 +21,7 @@ class CallLayer:
         self.module = module
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Tensor]:
+        """Its tensors for these arguments."""
         result = self.module(*args, **kwargs)
         if isinstance(result, Tensor):
             return [result]
@@ -36,6 +37,7 @@ class ReadTensor:
         self.module, self.name = module, name
 
     def __call__(self) -> Tensor:
+        """The tensor that is there now."""
         found: Tensor = getattr(self.module, self.name)
         return found
 
@@ -49,6 +51,7 @@ class KeepConstant:
         self.tensors = {tensor.device: tensor}
 
     def __call__(self, device: torch.device) -> Tensor:
+        """The constant on ``device``."""
         if device not in self.tensors:
             self.tensors[device] = next(iter(self.tensors.values())).to(device)
         return self.tensors[device]
@@ -89,7 +92,7 @@ class Step:
         return result
 
     def _apply(self, leaves: list[Any]) -> Any:
-        if self._positional is None:
+        if self._positional is None and self._spec is not None:
             args, kwargs = pytree.tree_unflatten(leaves, self._spec)
             return self._call(*args, **kwargs)
         if not self._keys:

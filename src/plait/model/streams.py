@@ -21,13 +21,17 @@ class Stream:
         text = f"{self.seed}/{self.step}/{self.micro_batch}/{layer}"
         number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
         torch.default_generator.manual_seed(number)
-        if torch.cuda.is_initialized():
+        if _cuda_in_use():
             torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Restores the caller's random states (CPU and current CUDA device) at the end."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    devices = [torch.cuda.current_device()] if _cuda_in_use() else []
     with torch.random.fork_rng(devices=devices):
         yield
+
+
+def _cuda_in_use() -> bool:
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -6,6 +6,8 @@ meanwhile: the trace is the same on any device, and on the meta device too.
 """
 
 import contextlib
+import io
+import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,16 +85,14 @@ class Asking(nn.Module):
         return loss, [_output(results, name) for name in asked.outputs]
 
 
-def find_loss(results: Any, batch: Mapping[str, Tensor], question: Question) -> Tensor:
-    """The loss of ``results``: the user's callable, else ``.loss``, ``["loss"]`` or a scalar result."""
-    if question.loss is not None:
-        loss = question.loss(results, batch)
-    elif isinstance(results, Mapping):
-        loss = results.get("loss")
-    else:
-        loss = getattr(results, "loss", None)
-        if loss is None and isinstance(results, Tensor) and results.dim() == 0:
-            loss = results
+def find_loss(results: Any, batch: Mapping[str, Tensor], question: Question) -> Tensor | None:
+    """The loss of ``results``: the user's callable, else ``.loss``, ``["loss"]`` or a scalar result.
+
+    None where there is none and only outputs are asked for; raises CaptureError.
+    """
+    loss = question.loss(results, batch) if question.loss is not None else _own_loss(results)
+    if loss is None and question.loss is None and question.outputs:
+        return None
     if not isinstance(loss, Tensor):
         raise CaptureError(
             f"the model's result ({type(results).__name__}) holds no loss; let it return `.loss`, ['loss'] or a "
@@ -106,6 +106,14 @@ def find_loss(results: Any, batch: Mapping[str, Tensor], question: Question) -> 
     return loss
 
 
+def _own_loss(results: Any) -> Any:
+    if isinstance(results, Mapping):
+        return results.get("loss")
+    if isinstance(results, Tensor):
+        return results if results.dim() == 0 else None
+    return getattr(results, "loss", None)
+
+
 def _output(results: Any, name: str) -> Tensor:
     value = results.get(name) if isinstance(results, Mapping) else getattr(results, name, None)
     if not isinstance(value, Tensor):
@@ -115,7 +123,7 @@ def _output(results: Any, name: str) -> Tensor:
 
 
 def layer_modules(model: nn.Module, inlined: frozenset[str]) -> dict[str, nn.Module]:
-    """Path → module for each maximal module with parameters that holds no list of modules longer than one.
+    """Path → module for each maximal module with parameters that holds no list of layers.
 
     ``inlined`` names modules that cannot be called as a layer; their children are tried instead.
     """
@@ -138,12 +146,19 @@ def layer_modules(model: nn.Module, inlined: frozenset[str]) -> dict[str, nn.Mod
 
 
 def _is_layer(module: nn.Module) -> bool:
-    lists = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-    if any(isinstance(m, lists) and len(m) > 1 for m in module.modules()):
+    if any(_is_list_of_layers(m) for m in module.modules()):
         return False
     # A norm that keeps statistics changes its buffers: that stays inside the module, parameters or not.
     keeps = any(isinstance(m, nn.modules.batchnorm._NormBase) for m in module.modules())
     return keeps or next(module.parameters(), None) is not None
+
+
+def _is_list_of_layers(module: nn.Module) -> bool:
+    """A list that repeats a class with parameters. One of unlike parts, as attention and MLP, is a block's inside."""
+    if not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) or len(module) < 2:
+        return False
+    kinds = [type(m) for m in module.children() if next(m.parameters(), None) is not None]
+    return len(kinds) > len(set(kinds)) or (isinstance(module, nn.ModuleDict) and len(kinds) > 1)
 
 
 class Tracing:
@@ -174,8 +189,7 @@ class Tracing:
         self._calls, self._runs = [], []
         token = _TRACING.set(self)
         try:
-            with self._patched(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about export's own inner workings
+            with self._patched(), _quiet():
                 program = torch.export.export(Asking(question), (dict(batch),), strict=False)
         finally:
             _TRACING.reset(token)
@@ -266,28 +280,42 @@ def _replaced(module: nn.Module, entries: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[dict[int, str]]:
+def _quiet() -> Iterator[None]:
+    """Without export's warnings and logs about its own inner workings: errors are told in the model's terms."""
+    loggers = [logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", "torch.export")]
+    disabled = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, flag in zip(loggers, disabled, strict=True):
+            logger.disabled = flag
+
+
+@contextlib.contextmanager
+def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
     """The model with fake parameters and buffers on a fake CPU, in training mode; restored afterwards.
 
-    Yields the canonical name (the first one) of each fake tensor by ``id``: tied parameters stay one.
+    What is one tensor under several names stays one.
     """
-    names: dict[int, str] = {}
     fakes: dict[int, Tensor] = {}
     saved: list[tuple[dict[str, Any], str, Tensor]] = []
     flags = [(m, m.training, m.__dict__.get("gradient_checkpointing")) for m in model.modules()]
     try:
         model.train()
-        for path, module in model.named_modules():
+        for module in model.modules():
             if "gradient_checkpointing" in module.__dict__:
                 module.__dict__["gradient_checkpointing"] = False  # plait recomputes by itself
-            for store in (module._parameters, module._buffers):
+            stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for store in stores:
                 for name, tensor in store.items():
                     if tensor is not None:
                         saved.append((store, name, tensor))
-                        fake = fakes.setdefault(id(tensor), _fake(tensor, mode))
-                        names.setdefault(id(fake), f"{path}.{name}" if path else name)
-                        store[name] = fake
-        yield names
+                        store[name] = fakes.setdefault(id(tensor), _fake(tensor, mode))
+        yield
     finally:
         for store, name, tensor in saved:
             store[name] = tensor
@@ -310,8 +338,9 @@ def _explain(error: Exception, model: nn.Module) -> CaptureError:
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        if id(frame.f_locals.get("self")) in paths and frame.f_code.co_name != "_call_impl":
-            path = paths[id(frame.f_locals["self"])] or type(model).__name__
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if id(first) in paths and frame.f_code.co_filename != nn.modules.module.__file__:
+            path = paths[id(first)] or type(model).__name__
             where = f"{path} ({Path(frame.f_code.co_filename).name}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

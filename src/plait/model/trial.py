@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plait.errors import CaptureError
 from plait.model.graph import Scope
 from plait.model.losses import Count, counts, labels
 from plait.model.measure import Measures
 from plait.model.roles import Roles
 from plait.model.steps import Step
+from plait.model.streams import undisturbed
 from plait.model.tape import Context, Form, Kind, Node, Ref, Tape
 
 PARTS = (2, 3)
@@ -32,7 +32,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.training = True
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        with undisturbed(), torch.no_grad():
             yield
     finally:
         for module, training in flags:
@@ -152,19 +152,25 @@ class _Part:
         return values
 
     def _run_node(self, node: Node, values: dict[int, Any], context: Context) -> None:
+        number, form = node.number, node.form
+        expected = self._expected(node)
         try:
             result = Step(node, self._model).run(values, context)
-        except RuntimeError as error:
-            raise CaptureError(
-                f"{node.home or 'the model'} ({node.line}): cannot run on a micro-batch of {self._size} samples: {error}"
-            ) from error
-        form = node.form
-        if form is None or not form.per_sample or not self._roles.owned[node.number]:
+        except (RuntimeError, IndexError):
+            # It can't even run on a part of the samples, as an index into the whole batch can't.
+            values[number] = self._whole[number] if expected is None else expected
+            self.mixing.add(number)
             return
-        expected = self._share(self._whole[node.number], form)
-        if not _close(result, expected):
-            self.mixing.add(self._maker(node))
-        values[node.number] = expected
+        if expected is not None and form is not None and self._roles.owned[number]:
+            if not _close(result, expected):
+                self.mixing.add(self._maker(node))
+            values[number] = expected
+
+    def _expected(self, node: Node) -> Tensor | None:
+        """The part's share of the whole batch's value, where it holds entries for each sample."""
+        if node.form is None or not node.form.per_sample:
+            return None
+        return self._share(self._whole[node.number], node.form)
 
     def _maker(self, node: Node) -> int:
         """The node that computes what ``node`` only picks from several results."""

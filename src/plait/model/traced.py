@@ -1,0 +1,85 @@
+"""Tracing a model: the tape, what its nodes cost and what they are, without any weights or data."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from plait.errors import CaptureError
+from plait.model.flatten import flatten
+from plait.model.graph import TensorSpec
+from plait.model.group import Cut, cut, parameter_items
+from plait.model.measure import Measures, fake_inputs, measure
+from plait.model.roles import Roles, roles
+from plait.model.tape import Tape
+from plait.model.trace import Question, Tracing, fake_weights
+from plait.model.unify import SAMPLES, unify
+
+LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What tracing alone tells, the same on every rank."""
+
+    question: Question
+    tape: Tape
+    measures: Measures
+    roles: Roles
+    model: nn.Module
+    specs: Mapping[str, TensorSpec]
+    canonical: Mapping[str, str]
+
+    def cut(self, wanted: Sequence[int], mixing: Sequence[int]) -> Cut:
+        """The layers, for loss terms and outputs that are ``wanted``."""
+        sizes = {name: p.numel() for name, p in self.model.named_parameters()}
+        sizes |= {p: sum(x.numel() for x in m.parameters()) for p, m in self.model.named_modules() if p}
+        weights = parameter_items(self.tape, sizes)
+        return cut(self.tape, self.roles, self.measures, weights, wanted, mixing)
+
+
+def trace_model(
+    model: nn.Module,
+    specs: Mapping[str, TensorSpec],
+    outputs: tuple[str, ...],
+    loss: LossFunction | None,
+    *,
+    wants_loss: bool,
+) -> Traced:
+    """Trace ``model`` for inputs of the form ``specs``; raises CaptureError."""
+    question = _question(model, tuple(specs), outputs, loss, wants_loss)
+    names = _canonical(model)
+    tracing = Tracing(model)
+    with fake_weights(model, tracing.mode):
+        batches = [fake_inputs(specs, n, tracing.mode) for n in SAMPLES]
+        first, second = (flatten(tracing.export(question, batch), tuple(specs)) for batch in batches)
+        tape = unify(first, second, outputs, names)
+        measures = measure(tape, model, batches[0], tracing.mode)
+    return Traced(question, tape, measures, roles(tape, measures), model, specs, names)
+
+
+def _canonical(model: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer → the first name of the same object."""
+    first: dict[int, str] = {}
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+def _question(
+    model: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...], loss: LossFunction | None, wants_loss: bool
+) -> Question:
+    parameters = inspect.signature(model.forward).parameters
+    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    known = tuple(n for n in inputs if n in parameters)
+    if loss is None and not anything and len(known) < len(inputs):
+        wrong = next(n for n in inputs if n not in parameters)
+        raise CaptureError(f"example_batch: {wrong!r} is not an argument of {type(model).__name__}.forward")
+    arguments = inputs if anything and (loss is None or not known) else known
+    switches: dict[str, Any] = {}
+    if "return_loss" in parameters and loss is None and wants_loss:
+        switches["return_loss"] = True
+    if "use_cache" in parameters or (anything and hasattr(getattr(model, "config", None), "use_cache")):
+        switches["use_cache"] = False
+    return Question(model, arguments, switches, loss, wants_loss, outputs)
