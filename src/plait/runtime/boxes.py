@@ -109,4 +109,4 @@ class Exchange:
                 else [whole for _ in sizes]
             )
         factor = spec.shape[spec.batch_dim]
-        return [part.contiguous() for part in whole.split([n * factor for n in sizes], spec.batch_dim)]
+        return [part.contiguous() for part in torch.split(whole, [n * factor for n in sizes], spec.batch_dim)]

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.optim import Optimizer
 
 from plait.errors import CheckpointError
@@ -42,7 +42,7 @@ def save(folder: str | Path, step: int, tensors: Mapping[str, Tensor], state: Ma
     if first:
         _prepare(temporary)
     _barrier()
-    dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True))
+    state_dict_saver.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True))
     if first:
         write_text(temporary / STATE, json.dumps({"format": FORMAT, "step": step, **state}, indent=1))
         shutil.rmtree(target, ignore_errors=True)
@@ -91,7 +91,7 @@ def load(path: str | Path, parameters: Mapping[str, Tensor], optimizer: Optimize
             )
     slots = _slots(stored, parameters, optimizer)
     wanted = {n: t.detach() for n, t in parameters.items()} | {n: t for n, (_, _, t) in slots.items()}
-    dcp.load(dict(wanted), storage_reader=HuggingFaceStorageReader(str(path)))
+    state_dict_loader.load(dict(wanted), storage_reader=HuggingFaceStorageReader(str(path)))
     if optimizer is not None:
         for parameter, slot, tensor in slots.values():
             optimizer.state[parameter][slot] = tensor

@@ -133,7 +133,8 @@ class Compute:
     def _call(self, stage: int, micro_batch: int, kept: _Kept) -> dict[str, Tensor]:
         values = {**self._data.slices(micro_batch), **kept.inputs}
         stream = Stream(self._data.seed, self._data.step, micro_batch)
-        return self._stages[stage](values, stream)
+        outputs: dict[str, Tensor] = self._stages[stage](values, stream)
+        return outputs
 
     def _run_stage(self, stage: int, micro_batch: int, kept: _Kept) -> None:
         """The forward with autograd, from leaves; fills the outputs and the bytes held."""

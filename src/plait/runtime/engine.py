@@ -62,7 +62,7 @@ class Engine:
         RunError: too few or too many processes, or (later) another rank died or was silent too long.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         model: nn.Module,
         plan: Plan | str | Path,
@@ -131,6 +131,11 @@ class Engine:
     def optimizer(self) -> torch.optim.Optimizer | None:
         """This rank's optimizer; None where it trains nothing."""
         return self._update.optimizer
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """This rank's parameters under the model's own names."""
+        return self._parts.parameters
 
     @property
     def outcome(self) -> Outcome:

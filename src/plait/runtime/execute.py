@@ -19,7 +19,7 @@ from plait.simulate.timeline import Lane
 class Executor:
     """Runs a program once. ``transport`` and ``reducer`` are None for a rank that has no others."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self, programs: Programs, rank: int, compute: Compute, record: Record, device: torch.device, *,
         transport: Transport | None, reducer: Reducer | None, pace: Pace | None, fixed_bytes: int = 0,
     ) -> None:  # fmt: skip

@@ -32,9 +32,9 @@ def save_pretrained(
             os.replace(temporary, root / SINGLE)
         except OSError as error:
             raise FileError(f"{root}: cannot write the weights: {error.strerror or error}") from None
-        config = getattr(model, "config", None)
-        if hasattr(config, "save_pretrained"):
-            config.save_pretrained(root)
+        save_config = getattr(getattr(model, "config", None), "save_pretrained", None)
+        if save_config is not None:
+            save_config(root)
     if ranks > 1:
         dist.barrier()
 

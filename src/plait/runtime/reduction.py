@@ -69,7 +69,7 @@ class Reducer:
                     f"rank {self._rank} waited for the ranks {others} to sum gradients of "
                     f"{_some(self._reductions[index].parameters)}: {str(error).splitlines()[0]}"
                 ) from None
-            for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
+            for parameter, part in zip(own, torch.split(flat, [p.numel() for p in own]), strict=True):
                 parameter.grad = part.view_as(parameter)
             spans.append((index, begun, now()))
         self._begun = []

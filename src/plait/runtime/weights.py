@@ -27,7 +27,7 @@ def _parameters_on_meta() -> Iterator[None]:
             parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
         original(module, name, parameter)
 
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -45,11 +45,11 @@ def materialise(roots: Sequence[nn.Module], device: torch.device) -> None:
     made: dict[int, nn.Parameter] = {}
     for root in roots:
         for module in root.modules():
-            for name, parameter in module._parameters.items():
+            for name, parameter in list(module._parameters.items()):  # noqa: SLF001
                 if parameter is not None and parameter.is_meta:
                     empty = torch.empty_like(parameter, device=device)
                     new = made.setdefault(id(parameter), nn.Parameter(empty, requires_grad=parameter.requires_grad))
-                    module._parameters[name] = new
+                    module._parameters[name] = new  # noqa: SLF001
 
 
 def tensors_in(folder: str | Path) -> dict[str, Path]:
@@ -107,7 +107,7 @@ def _fill(file: Path, name: str, into: Tensor, found: Tensor) -> None:
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     try:
-        with safe_open(file, framework="pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, framework="pt") as opened:
             yield opened
     except (OSError, SafetensorError) as error:
         raise FileError(f"{file}: cannot read: {error}") from None

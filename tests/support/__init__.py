@@ -1,0 +1,1 @@
+"""What several tests share: a pool of ranks, plans of small models."""
