@@ -87,7 +87,7 @@ def _by_chance(placement: Placement, prices: Prices, seed: int, *, split: bool) 
     """The schedule of a list scheduler whose priorities are random."""
     tasks = task_graph(placement, prices, split_backward=split)
     urgency = list(range(len(tasks)))
-    Random(seed).shuffle(urgency)
+    Random(seed).shuffle(urgency)  # noqa: S311
     rows, _ = list_schedule(tasks, urgency, None, placement.ranks)
     return Schedule("by chance", tuple((*row, Action(Kind.STEP)) for row in rows))
 

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from schedule_strategies import Case, Maker, cases, makers, trainable
 
 from plait.errors import PlanError
 from plait.schedule.action import ALL, BACKWARDS, FORWARDS, Action, Kind
@@ -18,6 +18,7 @@ from plait.simulate.flat import flatten
 from plait.simulate.prices import Prices
 from plait.simulate.simulate import simulate
 from plait.simulate.timeline import Lane, Timeline
+from schedule_strategies import Case, Maker, cases, makers, trainable
 
 quick = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -48,7 +49,7 @@ def test_every_schedule_is_verified_and_simulated_as_physics_allows(case: Case, 
 def _no_two_computes_at_once(timeline: Timeline) -> None:
     for rank in range(len(timeline.ranks)):
         own = sorted((e.start, e.end) for e in timeline.events() if e.rank == rank and e.lane is Lane.COMPUTE)
-        assert all(a[1] <= b[0] for a, b in zip(own, own[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(own))
 
 
 def _nothing_before_its_inputs(programs: Programs, timeline: Timeline) -> None:
@@ -85,8 +86,8 @@ def test_a_faster_stage_or_link_never_makes_a_step_longer(case: Case, make: Make
     stages, links = dict(prices.stages), dict(prices.links)
     stage = data.draw(st.sampled_from(sorted(stages)))
     stages[stage] = stages[stage].times(0.5)
-    for pair in links:
-        links[pair] = replace(links[pair], latency=links[pair].latency / 2, bandwidth=links[pair].bandwidth * 2)
+    for pair, link in links.items():
+        links[pair] = replace(link, latency=link.latency / 2, bandwidth=link.bandwidth * 2)
     faster = replace(prices, stages=stages, links=links)
     assert simulate(programs, faster).step_time <= simulate(programs, prices).step_time
 
@@ -103,7 +104,7 @@ def test_it_equals_a_naive_simulator(case: Case, make: Maker) -> None:
     assert timeline.step_time == step_time
 
 
-def _naive(programs: Programs, prices: Prices) -> tuple[dict[tuple[int, str], tuple[float, float]], float]:
+def _naive(programs: Programs, prices: Prices) -> tuple[dict[tuple[int, str], tuple[float, float]], float]:  # noqa: C901
     """Guess that all messages come at once, and run all ranks anew with the last guess until nothing changes."""
     arrival = [0.0] * len(programs.messages)
     while True:
@@ -176,7 +177,9 @@ def _can_run(programs: Programs) -> bool:
         for row in rows:
             while row and _needs(programs, row[0]) <= done:
                 action = row.pop(0)
-                kind = {Kind.FORWARD_ONLY: Kind.FORWARD, Kind.INPUT_GRADIENT: Kind.BACKWARD}.get(action.kind, action.kind)
+                kind = {Kind.FORWARD_ONLY: Kind.FORWARD, Kind.INPUT_GRADIENT: Kind.BACKWARD}.get(
+                    action.kind, action.kind
+                )
                 done.add((kind, action.stage, action.micro_batch))
                 moved = True
     return not any(rows)

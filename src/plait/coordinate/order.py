@@ -7,6 +7,7 @@ with the least step time kept (at equal times the one with the least memory).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 from plait.coordinate.list_schedule import list_schedule
@@ -39,10 +40,14 @@ class _Candidate:
     def merit(self, prices: Prices) -> tuple[bool, float, float]:
         """Less is better: what fits the memory by step time, then memory; what does not by memory."""
         shares = zip(self.timeline.peak_bytes, prices.capacity, strict=True)
-        use = max((float(peak / capacity) for peak, capacity in shares), default=0.0)
+        use = max((_share(float(peak), capacity) for peak, capacity in shares), default=0.0)
         # Rounded, so that times that differ by rounding alone are decided by memory.
         time = float(f"{self.timeline.step_time:.9g}")
         return (True, use, time) if use > 1.0 else (False, time, use)
+
+
+def _share(peak: float, capacity: float) -> float:
+    return peak / capacity if capacity else inf if peak else 0.0
 
 
 def branch_aware(placement: Placement, prices: Prices, *, split_backward: bool = False, seed: int = 0) -> Schedule:

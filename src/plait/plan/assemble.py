@@ -87,6 +87,7 @@ def _model(graph: BranchGraph) -> ModelPlan:
         inputs=graph.inputs,
         losses=graph.losses,
         outputs=graph.outputs,
+        mixing=graph.mixing,
     )
 
 

@@ -92,6 +92,11 @@ def _refusal(work: Work, request: Request, reasons: Sequence[str]) -> str:
         for way in ways(work.graph, work.cluster, request)
         if (setting := settings_of(way, smallest, 0.0, recompute=True)) is not None
     ]
+    if not settings:
+        return (
+            f"schedule {request.schedule} suits no layout of these {len(work.cluster.devices)} devices and "
+            f"{len(smallest)} micro-batches; it needs an even number of both"
+        )
     return explain(work, heavy, settings)
 
 
