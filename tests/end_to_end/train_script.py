@@ -5,10 +5,9 @@ import signal
 import sys
 import time
 
-from support import models
-
 import plait
 from plait.errors import PlaitError
+from support import models
 from support.jobs import adam
 
 
