@@ -83,9 +83,16 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private; a plan is meant to be shared
         os.replace(temporary, target)
     except OSError as error:
         raise FileError(f"{path}: cannot write: {error.strerror or error}") from None
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
 
 
 def _load(text: str) -> Any:

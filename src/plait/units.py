@@ -121,6 +121,8 @@ def show_rate(value: float) -> str:
 
 
 def _show(value: float, steps: list[tuple[str, float]]) -> str:
+    if abs(value) < steps[-1][1] / 10:
+        return f"0 {steps[0][0] if steps[0][1] == 1 else steps[-1][0]}"
     unit, factor = next(((u, f) for u, f in steps if abs(value) >= f), steps[-1])
     return f"{value / factor:.3g} {unit}"
 
