@@ -49,6 +49,7 @@ class Pipeline:
             else:
                 for index, part in enumerate(found):
                     part.update(stage(part, Stream(0, step, index)))
+        whole |= {n: join([f[n] for f in found], self.specs[n]) for n in self.captured.graph.outputs.values()}
         return [*found, whole]
 
     def split(self, values: Mapping[str, Tensor], sizes: Sequence[int]) -> list[dict[str, Tensor]]:

@@ -102,6 +102,14 @@ def test_a_decoder_stays_one_branch_though_every_layer_reads_the_encoder() -> No
     assert not any(layer.scope is Scope.BATCH for layer in graph.layers)
 
 
+def test_an_image_among_a_texts_tokens_is_an_interaction_of_two_branches() -> None:
+    graph = capture(*zoo.llava()).graph
+    assert list(graph.branches) == ["model.vision_tower", "model.language_model"]
+    assert graph.interactions == (
+        ("model.multi_modal_projector", "model.vision_tower.encoder.layers.1", "model.language_model.embed_tokens"),
+    )
+
+
 def test_a_mean_over_samples_has_microbatch_scope() -> None:
     graph = capture(*zoo.two_towers()).graph
     assert graph.losses[0].scope is Scope.MICROBATCH
@@ -189,6 +197,83 @@ def test_a_norm_over_the_batch_is_a_layer_of_batch_scope_and_keeps_its_statistic
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
 
 
+def test_a_norm_may_be_told_to_work_on_each_micro_batch() -> None:
+    model = Mixing(nn.BatchNorm1d(WIDTH))
+    graph = capture(model, {"x": rows(), "y": rows()}, scopes={"mix": "microbatch"}).graph
+    assert all(layer.scope is Scope.MICROBATCH for layer in graph.layers)
+
+
+class Pairwise(nn.Module):
+    """A loss over all pairs that ends as a mean over samples (as SigLIP's)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        scores = self.one(x) @ self.two(y).T * (2 * torch.eye(len(x)) - 1)
+        return -functional.logsigmoid(scores).sum(-1).mean()
+
+
+def test_a_loss_over_pairs_is_one_layer_of_batch_scope(
+    equal_to_model: Callable[[Captured, Mapping[str, Tensor], int, list[int]], None],
+) -> None:
+    captured = capture(Pairwise(), {"x": rows(), "y": rows()})
+    assert [(x.name, x.scope) for x in captured.graph.layers][2:] == [("loss", Scope.BATCH)]
+    assert captured.graph.losses[0].scope is Scope.BATCH
+    equal_to_model(captured, {"x": rows(7), "y": rows(7)}, 2, [3, 4])
+    again = retrace(captured.model, captured.graph.inputs, captured.graph.losses, mixing=captured.graph.mixing)
+    assert again.graph == captured.graph
+
+
+class Looping(nn.Module):
+    """Takes the batch apart and puts it together again, sample by sample."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        parts = list(torch.split(x, 1, 0)) if self.dim else list(x.unbind(0))
+        loss: Tensor = self.two(torch.cat(parts, 0).reshape(len(x), WIDTH)).square().mean()
+        return loss
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_loop_over_samples_is_seen_through(dim: int) -> None:
+    graph = capture(Looping(dim), {"x": rows()}).graph
+    assert [x.scope for x in graph.layers] == [Scope.MICROBATCH] * 2
+
+
+class Caching(nn.Module):
+    """Keeps a tensor between calls, as masks and rotations are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None:
+            self.kept = torch.arange(WIDTH) * 1.0
+        loss: Tensor = (self.two(self.one(x)) * self.kept).mean()
+        return loss
+
+
+def test_nothing_fake_stays_in_the_model() -> None:
+    model = Caching()
+    capture(model, {"x": rows()})
+    assert model.kept is None
+
+
+def test_layers_code_starts_in_the_models_mode() -> None:
+    model, batch = zoo.residual()
+    assert all(code.training for code in capture(model, batch).code.values())
+    assert not any(code.training for code in capture(model.eval(), batch).code.values())
+
+
 def test_a_scope_can_be_given() -> None:
     model, batch = zoo.two_towers()
     graph = capture(model, batch, scopes={"loss": "batch"}).graph
@@ -243,7 +328,7 @@ def test_the_model_is_left_as_it_was() -> None:
     handle.remove()
 
 
-@pytest.mark.parametrize("name", ["clip", "gpt2", "t5", "two_towers", "residual", "siamese"])
+@pytest.mark.parametrize("name", ["clip", "gpt2", "t5", "llava", "two_towers", "residual", "siamese"])
 def test_tracing_again_without_weights_and_for_another_batch_gives_the_same_graph(name: str) -> None:
     make: Callable[..., zoo.Example] = getattr(zoo, name)
     model, batch = make(samples=6)
@@ -259,6 +344,7 @@ def test_the_graph_survives_its_text_form(clip: Captured) -> None:
     assert BranchGraph.parse(clip.graph.dump()) == clip.graph
 
 
+@pytest.mark.slow
 def test_another_process_with_other_hashes_finds_the_same_fingerprint(clip: Captured) -> None:
     code = (
         "from plait.model import zoo; from plait.model.capture import capture; "

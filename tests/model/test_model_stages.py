@@ -1,6 +1,7 @@
 """Stages give the model's own results, however it is cut and however the batch is divided."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,14 @@ WIDTH = 16
 def zoo_models() -> dict[str, tuple[Captured, dict[str, Tensor]]]:
     """Captured at 4 samples, with a batch of 7: ignored labels and padding of different lengths."""
     found = {}
-    for name, options in (("clip", {}), ("gpt2", {"dropout": 0.0}), ("t5", {}), ("two_towers", {}), ("siamese", {})):
+    for name, options in (
+        ("clip", {}),
+        ("gpt2", {"dropout": 0.0}),
+        ("t5", {}),
+        ("llava", {}),
+        ("two_towers", {}),
+        ("siamese", {}),
+    ):
         make: Callable[..., zoo.Example] = getattr(zoo, name)
         model, example = make(**options)
         _, batch = make(samples=7, **options)
@@ -37,7 +45,7 @@ def zoo_models() -> dict[str, tuple[Captured, dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("sizes", [[7], [3, 4], [1, 2, 4]], ids=str)
 @pytest.mark.parametrize("length", [1, 2, 9])
-@pytest.mark.parametrize("name", ["clip", "gpt2", "t5", "two_towers", "siamese"])
+@pytest.mark.parametrize("name", ["clip", "gpt2", "t5", "llava", "two_towers", "siamese"])
 def test_loss_and_gradients_equal_the_models(
     zoo_models: dict[str, tuple[Captured, dict[str, Tensor]]],
     equal_to_model: Check,
@@ -47,6 +55,19 @@ def test_loss_and_gradients_equal_the_models(
 ) -> None:
     captured, batch = zoo_models[name]
     equal_to_model(captured, batch, length, sizes)
+
+
+def test_outputs_in_evaluation_equal_the_models(pipeline: Callable[[Captured, int], Any]) -> None:
+    model, batch = zoo.clip(dropout=0.1)
+    captured = capture(model, batch, outputs=("image_embeds", "text_embeds"))
+    model.eval()
+    _, more = zoo.clip(samples=5)
+    more["attention_mask"][1, 4:] = 0
+    *_, last = pipeline(captured, 2).values(more, [5])
+    with torch.no_grad():
+        expected = model(**more)
+    for name, value in captured.graph.outputs.items():
+        torch.testing.assert_close(last[value].detach(), expected[name])
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -164,6 +185,13 @@ def test_parameters_are_the_models_own_under_canonical_names() -> None:
     whole = build_stage(captured, [x.name for x in captured.graph.layers])
     assert {n: id(p) for n, p in whole.named_parameters()} == {n: id(p) for n, p in own.items()}
     assert set(tail.state_dict()) <= set(model.state_dict())
+
+
+def test_building_a_stage_leaves_modes_alone() -> None:
+    model, batch = zoo.two_towers()
+    frozen = model.get_submodule("left.0").eval()
+    build_stage(capture(model, batch), ["left.0"])
+    assert not frozen.training
 
 
 def test_dropout_between_layers_follows_the_mode() -> None:

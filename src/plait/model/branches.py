@@ -71,7 +71,7 @@ def _continued(
 ) -> int | None:
     """The group whose branch ``index`` continues; None where it begins one."""
     tails = [t for t in tails if not made.groups[t].batch]
-    if made.groups[index].batch or not tails:
+    if made.groups[index].batch or made.groups[index].head or not tails:
         return None
     if near[index] == {tails[0]} and len(tails) == 1:
         return tails[0] if after[tails[0]] == {index} else None

@@ -20,6 +20,7 @@ from plait.model.describe import describe, layer_nodes, value_specs
 from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
 from plait.model.group import Cut
 from plait.model.losses import Count, guarded
+from plait.model.restore import unchanged
 from plait.model.tape import Tape
 from plait.model.trace import Asking, Question
 from plait.model.traced import LossFunction, Traced, trace_model
@@ -72,11 +73,13 @@ def capture(
     traced = trace_model(model, {n: _spec(t) for n, t in example.items()}, tuple(outputs), loss, wants_loss=True)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = {n: t.to(device) for n, t in trial_batch(traced.tape, example).items()}
-    with without_dropout(model):
+    with unchanged(model), without_dropout(model):
         trial = run_trial(traced.tape, traced.roles, traced.measures, model, batch)
         decision = decide(traced, trial, dict(scopes or {}))
         captured = _assemble(traced, decision)
         _verify(captured, traced.question, batch)
+    for code in captured.code.values():
+        code.training = model.training
     return captured
 
 

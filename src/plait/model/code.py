@@ -64,7 +64,7 @@ class LayerCode(nn.Module):
         self._parts = _steps(self, tape, layers, set(self._given.values()))
         release([step for _, steps in self._parts for step in steps], set(self._written.values()))
         self._random = any(layer.random for layer in layers)
-        self.train(model.training)
+        self.training = model.training  # its own alone: the user may keep some modules in evaluation mode
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ class Decision:
 def decide(traced: Traced, trial: Trial, given: dict[str, str]) -> Decision:
     """Loss terms with their scopes: one if its parts have the same scope in the same layer, else one for each part."""
     tape = traced.tape
-    mixing = frozenset(trial.mixing | _told_to_mix(traced, given))
+    mixing = (trial.mixing - _told(traced, given, Scope.MICROBATCH)) | _told(traced, given, Scope.BATCH)
     if tape.loss is None:
         return Decision((), mixing)
     whole = Term(tape.loss, 1.0)
@@ -31,11 +31,21 @@ def decide(traced: Traced, trial: Trial, given: dict[str, str]) -> Decision:
     found = [(t, *_scope(trial, t, given.get(names[t.node]))) for t in parts]
     one = (whole, *_scope(trial, whole, given.get("loss")))
     same = len({(scope, None if count is None else count.node) for _, scope, count in found}) == 1
-    if len(parts) == 1 and parts[0].node == tape.loss:
-        return Decision((one,), mixing)
-    if same and one[1] is found[0][1] and _in_one_layer(traced, found, mixing):
-        return Decision((one,), mixing)
-    return Decision(tuple(found), mixing)
+    alone = len(parts) == 1 and parts[0].node == tape.loss
+    if alone or (same and one[1] is found[0][1] and _in_one_layer(traced, found, mixing)):
+        return _settled(traced, Decision((one,), mixing))
+    return _settled(traced, Decision(tuple(found), mixing))
+
+
+def _settled(traced: Traced, decision: Decision) -> Decision:
+    """A term that ended up in a layer of batch scope, after what mixes samples there, is computed once over all."""
+    made = cut_layers(traced, decision)
+    losses = [
+        (term, Scope.BATCH, None) if made.owner[term.node].batch else (term, scope, count)
+        for term, scope, count in decision.losses
+    ]
+    settled = Decision(tuple(losses), decision.mixing)
+    return settled if settled == decision else _settled(traced, settled)
 
 
 def _scope(trial: Trial, term: Term, given: str | None) -> tuple[Scope, Count | None]:
@@ -48,9 +58,10 @@ def _scope(trial: Trial, term: Term, given: str | None) -> tuple[Scope, Count | 
     return scope, possible[0] if scope is Scope.WEIGHTED else None
 
 
-def _told_to_mix(traced: Traced, given: Mapping[str, str]) -> set[int]:
-    told = {name for name, scope in given.items() if scope == Scope.BATCH}
-    return {n.number for n in traced.tape.nodes if n.name in told or n.target in told}
+def _told(traced: Traced, given: Mapping[str, str], scope: Scope) -> frozenset[int]:
+    """Nodes that the user says to be of this scope, by an operation's name or a module's path."""
+    names = {name for name, value in given.items() if value == scope}
+    return frozenset(n.number for n in traced.tape.nodes if n.name in names or n.target in names)
 
 
 def _in_one_layer(traced: Traced, found: Sequence[tuple[Term, Scope, Count | None]], mixing: frozenset[int]) -> bool:

@@ -7,7 +7,6 @@ each entry's value never changes; assertions about tensor metadata are left out 
 import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
+from plait.model.entries import Entry, Flat, without_loop
 from plait.model.tape import Kind, Ref, WhileTraining
 from plait.model.trace import HOLE, Export
 
@@ -31,38 +31,6 @@ _SCATTER = {
     torch.ops.aten.select.int: torch.ops.aten.select_scatter.default,
     torch.ops.aten.slice.Tensor: torch.ops.aten.slice_scatter.default,
 }
-
-
-@dataclass
-class Entry:
-    """One operation or source; ``value`` is the fake result that export recorded."""
-
-    name: str
-    kind: Kind
-    target: Any
-    leaves: list[Any] = field(default_factory=list)
-    spec: pytree.TreeSpec | None = None
-    value: Any = None
-    home: str = ""
-    line: str = ""
-    gradient: bool = True
-    view_of: int | None = None
-
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Its (args, kwargs)."""
-        if self.spec is None:
-            return tuple(self.leaves), {}
-        args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
-        return tuple(args), dict(kwargs)
-
-
-@dataclass
-class Flat:
-    """All entries in order; ``loss`` and ``outputs`` are numbers of entries."""
-
-    entries: list[Entry]
-    loss: int | None
-    outputs: list[int]
 
 
 def flatten(export: Export, inputs: Sequence[str]) -> Flat:
@@ -166,6 +134,9 @@ class _Flattener:
         return self._write(entry) if _writes(target) else self._pure(entry)
 
     def _pure(self, entry: Entry) -> Ref:
+        rejoined = without_loop(entry, self._entries)
+        if rejoined is not None:
+            entry.target, entry.leaves, entry.spec = rejoined
         if _is_view(entry.target) and isinstance(entry.leaves[0], Ref):
             entry.view_of = entry.leaves[0].node
         return self._add(entry)

@@ -30,6 +30,8 @@ class Group:
 
     nodes: list[int]
     batch: bool = False
+    head: bool = False
+    """Whether it begins a branch by itself: it looks up what a data input gives (embeddings)."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class Cut:
     def flops(self, group: Group) -> float:
         """FLOPs of one sample's forward."""
         return sum(self.measures.flops[n] for n in group.nodes)
+
+    def is_glue(self, group: Group) -> bool:
+        """Whether it neither holds parameters nor multiplies matrices."""
+        return not self.items(group) and not self.flops(group)
 
     def has_data(self, group: Group) -> bool:
         """Whether it computes anything from the samples."""
@@ -184,23 +190,33 @@ def _join(made: Cut, into: Group, other: Group) -> None:
 
 
 def _merge_heads(made: Cut) -> None:
-    """Merge lookups that are only added up (token and position embeddings) into one layer."""
-    changed = True
-    while changed:
-        changed = False
-        before = made.before()
-        after = inverse(before)
-        for index, group in enumerate(made.groups):
-            heads = before[index]
-            lookups = len(heads) > 1 and all(
-                not before[h] and after[h] == {index} and not made.flops(made.groups[h]) for h in heads
-            )
-            plain = not made.flops(group) and not made.items(group) and not group.batch
-            if lookups and plain and not _holds_wanted(made, group):
-                for head in [made.groups[h] for h in sorted(heads)]:
-                    _join(made, group, head)
-                changed = True
-                break
+    """Merge lookups that are only added up (token and position embeddings) into the layer that adds them.
+
+    It begins a branch, also where another branch's values are put among the embeddings (an image's into a text).
+    """
+    while (found := _lookups(made)) is not None:
+        group, heads, rest = found
+        for head in heads:
+            _join(made, group, head)
+        group.head = bool(rest) and not any(r.head for r in rest)
+        _sort(made)
+
+
+def _lookups(made: Cut) -> tuple[Group, list[Group], list[Group]] | None:
+    """A group that adds up lookups, these, and what else it reads."""
+    before = made.before()
+    after = inverse(before)
+    for index, group in enumerate(made.groups):
+        heads = [
+            made.groups[h]
+            for h in sorted(before[index])
+            if not before[h] and after[h] == {index} and not made.flops(made.groups[h]) and made.items(made.groups[h])
+        ]
+        plain = made.is_glue(group) and not group.batch
+        if heads and len(before[index]) > 1 and plain and not _holds_wanted(made, group):
+            rest = [made.groups[b] for b in before[index] if made.groups[b] not in heads]
+            return group, heads, rest
+    return None
 
 
 def inverse(before: Sequence[set[int]]) -> list[set[int]]:
@@ -230,11 +246,15 @@ def _small_pair(made: Cut) -> tuple[Group, Group] | None:
     after = inverse(before)
     for index, group in enumerate(made.groups):
         latest = _latest(sorted(before[index]), full)
-        if latest is not None and near[latest] == {index} and _is_small(made, group, made.groups[latest]):
+        if latest is None or near[latest] != {index} or group.head:
+            continue
+        # Glue after a layer of batch scope may as well run there, once for all samples.
+        glue_after_batch = made.groups[latest].batch and made.is_glue(group)
+        if glue_after_batch or _is_small(made, group, made.groups[latest]):
             return made.groups[latest], group
     for index, group in enumerate(made.groups):
-        weightless = not made.items(group) and not made.flops(group)
-        if len(after[index]) == 1 and (weightless or not made.has_data(group)) and not _holds_wanted(made, group):
+        light = made.is_glue(group) or not made.has_data(group)
+        if len(after[index]) == 1 and light and not _holds_wanted(made, group):
             reader = made.groups[next(iter(after[index]))]
             if reader.batch == group.batch:
                 return reader, group

@@ -26,9 +26,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
+from plait.model.restore import HOOKS, split_hooks, unchanged, without_caches
 
 _CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, torch.layout, Enum, slice)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Hole:
@@ -189,7 +189,7 @@ class Tracing:
         self._calls, self._runs = [], []
         token = _TRACING.set(self)
         try:
-            with self._patched(), _quiet():
+            with unchanged(self._model), without_caches(self._model), self._patched(), _quiet():
                 program = torch.export.export(Asking(question), (dict(batch),), strict=False)
         finally:
             _TRACING.reset(token)
@@ -204,11 +204,18 @@ class Tracing:
         layers = layer_modules(self._model, self._inlined)
         with contextlib.ExitStack() as stack:
             for path, module in layers.items():
-                stack.enter_context(_replaced(module, _without_hooks(self._stand_in(path, module))))
+                stack.enter_context(_replaced(module, self._outside(path, module)))
             yield
 
+    def _outside(self, path: str, module: nn.Module) -> dict[str, Any]:
+        """Attributes of the stand-in. Hooks run with the module itself; around it they would run a second time."""
+        outer = {key: OrderedDict(split_hooks(module.__dict__[key])[0]) for key in HOOKS}
+        return {"forward": self._stand_in(path, module)} | outer
+
     def _stand_in(self, path: str, module: nn.Module) -> Callable[..., Any]:
-        original = {key: module.__dict__[key] for key in (*_HOOKS, "forward") if key in module.__dict__}
+        original: dict[str, Any] = {key: OrderedDict(split_hooks(module.__dict__[key])[1]) for key in HOOKS}
+        if "forward" in module.__dict__:
+            original["forward"] = module.__dict__["forward"]
 
         def call_original(inputs: Sequence[Tensor], call: LayerCall) -> list[Tensor]:
             with _replaced(module, original):
@@ -261,15 +268,10 @@ def fill(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
     return [next(rest) if leaf is HOLE else leaf for leaf in leaves]
 
 
-def _without_hooks(forward: Callable[..., Any]) -> dict[str, Any]:
-    """Hooks run with the module itself; in the graph around it they would run a second time."""
-    return {"forward": forward} | {name: OrderedDict() for name in _HOOKS}
-
-
 @contextlib.contextmanager
 def _replaced(module: nn.Module, entries: Mapping[str, Any]) -> Iterator[None]:
     """``module`` with these instance attributes and no other ``forward``; restored afterwards."""
-    saved = {key: module.__dict__.pop(key) for key in (*_HOOKS, "forward") if key in module.__dict__}
+    saved = {key: module.__dict__.pop(key) for key in (*HOOKS, "forward") if key in module.__dict__}
     module.__dict__.update(entries)
     try:
         yield

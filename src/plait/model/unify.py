@@ -1,13 +1,14 @@
 """Two exports at different numbers of samples, matched node by node, make a tape for any number."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from plait.errors import CaptureError
-from plait.model.flatten import Entry, Flat
+from plait.model.entries import Entry, Flat
 from plait.model.tape import Form, Here, Kind, Line, Node, Ref, Tape
 
 SAMPLES = (2, 3)
@@ -19,24 +20,19 @@ def unify(first: Flat, second: Flat, outputs: Sequence[str], canonical: Mapping[
 
     ``canonical`` maps each parameter's and buffer's names to its first one.
     """
-    if len(first.entries) != len(second.entries):
+    one, two = _needed(first), _needed(second)
+    if len(one.entries) != len(two.entries):
         raise CaptureError(
-            f"the model takes another path for {SAMPLES[1]} samples ({len(second.entries)} operations) than for "
-            f"{SAMPLES[0]} ({len(first.entries)}); its code must not depend on the batch size"
+            f"the model takes another path for {SAMPLES[1]} samples ({len(two.entries)} operations) than for "
+            f"{SAMPLES[0]} ({len(one.entries)}); its code must not depend on the batch size"
         )
-    needed = _needed(first)
-    numbers = {old: new for new, old in enumerate(needed)}
-    nodes = []
-    names: set[str] = set()
-    for old in needed:
-        node = _node(numbers[old], first.entries[old], second.entries[old], numbers, canonical)
-        nodes.append(node)
-        names.add(node.name)
-    loss = None if first.loss is None else numbers[first.loss]
-    return Tape(tuple(nodes), loss, {n: numbers[o] for n, o in zip(outputs, first.outputs, strict=True)})
+    pairs = zip(one.entries, two.entries, strict=True)
+    nodes = tuple(_node(number, a, b, canonical) for number, (a, b) in enumerate(pairs))
+    return Tape(nodes, one.loss, dict(zip(outputs, one.outputs, strict=True)))
 
 
-def _needed(flat: Flat) -> list[int]:
+def _needed(flat: Flat) -> Flat:
+    """Only what the loss and the outputs need, numbered anew."""
     waiting = [*flat.outputs, *([] if flat.loss is None else [flat.loss])]
     found: set[int] = set()
     while waiting:
@@ -44,10 +40,15 @@ def _needed(flat: Flat) -> list[int]:
         if number not in found:
             found.add(number)
             waiting += [leaf.node for leaf in flat.entries[number].leaves if isinstance(leaf, Ref)]
-    return sorted(found)
+    numbers = {old: new for new, old in enumerate(sorted(found))}
+    entries = [
+        replace(e, leaves=[Ref(numbers[x.node]) if isinstance(x, Ref) else x for x in e.leaves])
+        for e in (flat.entries[old] for old in numbers)
+    ]
+    return Flat(entries, None if flat.loss is None else numbers[flat.loss], [numbers[o] for o in flat.outputs])
 
 
-def _node(number: int, one: Entry, two: Entry, numbers: Mapping[int, int], canonical: Mapping[str, str]) -> Node:
+def _node(number: int, one: Entry, two: Entry, canonical: Mapping[str, str]) -> Node:
     where = f"{one.home or 'the model'} ({one.line})"
     same = one.kind == two.kind and one.spec == two.spec and len(one.leaves) == len(two.leaves)
     if not same or (one.kind is not Kind.CONSTANT and one.target != two.target):
@@ -62,7 +63,7 @@ def _node(number: int, one: Entry, two: Entry, numbers: Mapping[int, int], canon
         name=one.name,
         kind=one.kind,
         target=target,
-        leaves=tuple(_leaf(a, b, numbers, where) for a, b in zip(one.leaves, two.leaves, strict=True)),
+        leaves=tuple(_leaf(a, b, where) for a, b in zip(one.leaves, two.leaves, strict=True)),
         spec=one.spec,
         form=_form(one.value, two.value),
         home=one.home,
@@ -75,9 +76,7 @@ def _equal(one: Tensor, two: Tensor) -> bool:
     return one.shape == two.shape and one.dtype == two.dtype and bool(torch.equal(one, two))
 
 
-def _leaf(one: Any, two: Any, numbers: Mapping[int, int], where: str) -> Any:
-    if isinstance(one, Ref) and isinstance(two, Ref) and one == two:
-        return Ref(numbers[one.node])
+def _leaf(one: Any, two: Any, where: str) -> Any:
     if isinstance(one, torch.device):
         return Here()
     if type(one) is type(two) and one == two:

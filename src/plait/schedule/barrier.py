@@ -8,17 +8,18 @@ as the only batch stage: forwards, ``F*``, ``B*``, backwards.
 from dataclasses import replace
 
 from plait.schedule.action import ALL, FORWARDS, Action, Kind, Schedule
-from plait.schedule.lower import trains
 from plait.schedule.placement import Placement
 
 
-def with_barriers(schedule: Schedule, placement: Placement) -> Schedule:
-    """The schedule with the placement's batch stages; unchanged where there are none."""
+def with_barriers(schedule: Schedule, placement: Placement, *, training: bool) -> Schedule:
+    """The schedule with the placement's batch stages; unchanged where there are none.
+
+    ``training`` adds their backwards: the schedule may have none yet, if all else is frozen.
+    """
     if not any(stage.batch_scope for stage in placement.stages):
         return schedule
     forward = forward_phases(placement)
     backward = _backward_phases(placement, forward)
-    training = trains(schedule)
 
     def phase(action: Action) -> int:
         if action.kind is Kind.STEP:

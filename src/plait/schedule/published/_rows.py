@@ -57,5 +57,5 @@ def finish(
 ) -> Schedule:
     """The training schedule of these rows: barriers and recomputation put in, each row ended by STEP."""
     bare = Schedule(name, tuple(map(tuple, rows)), options or {})
-    done = with_recompute(with_barriers(bare, placement), placement)
+    done = with_recompute(with_barriers(bare, placement, training=True), placement)
     return Schedule(name, tuple((*row, Action(Kind.STEP)) for row in done.rows), done.options)

@@ -16,4 +16,4 @@ def forward_only(placement: Placement) -> Schedule:
         )
         for rank in range(placement.ranks)
     )
-    return with_barriers(Schedule("forward-only", tuple(map(tuple, rows))), placement)
+    return with_barriers(Schedule("forward-only", tuple(map(tuple, rows))), placement, training=False)
