@@ -29,7 +29,7 @@ TRIALS = 30
 """The quickest of these are improved by local search, each with so many trials."""
 FINALISTS = 6
 """Of these, the layouts that are given the best schedule found for them."""
-SIMULATED_ACTIONS, IMPROVED_ACTIONS, FINAL_ACTIONS = 60_000, 20_000, 10_000
+SIMULATED_ACTIONS, IMPROVED_ACTIONS, FINAL_ACTIONS = 50_000, 15_000, 6_000
 """Caps on the same by actions, which is what they cost: large models and many micro-batches get fewer tries."""
 
 

@@ -110,7 +110,8 @@ def _between(each: Floats, first: Floats) -> Floats:
     slots = len(each)
     sums = np.concatenate([np.zeros((slots, 1)), np.cumsum(each, axis=1)], axis=1)
     begin = np.concatenate([first, np.zeros((slots, 1))], axis=1)
-    return sums[:, None, :] - sums[:, :, None] + begin[:, :, None]
+    total: Floats = sums[:, None, :] - sums[:, :, None] + begin[:, :, None]
+    return total
 
 
 def _entries(strand: Strand) -> Floats:
