@@ -29,7 +29,7 @@ TRIALS = 30
 """The quickest of these are improved by local search, each with so many trials."""
 FINALISTS = 6
 """Of these, the layouts that are given the best schedule found for them."""
-SIMULATED_ACTIONS, IMPROVED_ACTIONS, FINAL_ACTIONS = 50_000, 15_000, 6_000
+SIMULATED_ACTIONS, IMPROVED_ACTIONS, FINAL_ACTIONS = 40_000, 12_000, 5_000
 """Caps on the same by actions, which is what they cost: large models and many micro-batches get fewer tries."""
 
 
@@ -111,12 +111,12 @@ def _heavy(work: Work, request: Request) -> tuple[str, ...]:
 def _layouts(work: Work, request: Request, *, recompute: bool) -> tuple[list[Layout], bool]:
     """The most promising layouts, by guess, and whether memory ruled out any."""
     heavy, sizes = _heavy(work, request), splits(request)
-    middle = sizes[len(sizes) // 2 :][:1] + sizes[1:2]
+    middle = [sizes[len(sizes) // 2]]
     everything = ways(work.graph, work.cluster, request)
     first = _laid(work, heavy, _settings(everything, middle, OVERLAPS[:1], recompute=recompute), request)
     chosen = _promising([x for x in first if x is not None], _by_way, WAYS)
     kept = [Way(x.setting.shape, x.setting.up) for x in chosen]
-    # Where none of the middle splits fits or has micro-batches enough, smaller ones may.
+    # Where the middle split doesn't fit or has too few micro-batches, another may.
     again = _settings(list(dict.fromkeys(kept)) or everything, sizes, OVERLAPS, recompute=recompute)
     second = _laid(work, heavy, again, request)
     tight = any(x is None for x in (*first, *second))
