@@ -12,7 +12,7 @@ from plait.model.graph import BranchGraph, Layer, Loss, Parameter, Scope, Tensor
 from plait.plan.assemble import StageChoice, assemble
 from plait.plan.plan import Plan, SchedulePlan
 from plait.plan.search import plan
-from plait.plan.simulate import check, predict, simulate
+from plait.plan.simulate import check, predict, quick_step_time, simulate
 
 Make = Callable[..., Any]
 
@@ -46,6 +46,7 @@ def test_a_plan_for_unequal_devices_beats_equal_cuts_and_passes_every_check(
     assert hand.predicted
     assert found.predicted.step_time < hand.predicted.step_time
     assert found.predicted.step_time == pytest.approx(simulate(found).step_time)
+    assert quick_step_time(found) == pytest.approx(simulate(found).step_time)
     assert found.predicted.samples_per_second == pytest.approx(32 / found.predicted.step_time)
     assert sum(found.predicted.sources.values()) == pytest.approx(1)
     assert set(found.predicted.sources) == {Source.SCALED}
@@ -78,6 +79,7 @@ def test_a_slow_link_keeps_the_plan_in_one_site_unless_every_device_is_asked_for
     assert near.predicted
     assert far.predicted
     assert near.predicted.step_time < far.predicted.step_time
+    assert quick_step_time(far) == pytest.approx(far.predicted.step_time)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "chimera", "branch_aware", "branch-aware", "sequential"])

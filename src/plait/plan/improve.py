@@ -8,7 +8,7 @@ from plait.plan.candidate import judged, step_time
 from plait.plan.choices import StageChoice
 from plait.plan.layout import Layout, stage_name
 from plait.plan.plan import Plan
-from plait.plan.strands import Work, forced_cuts
+from plait.plan.strands import Work
 
 Judge = Callable[[Layout], float]
 """Seconds of a layout's step; infinite where it can't run."""
@@ -30,13 +30,12 @@ def improve(work: Work, layout: Layout, judge: Judge, *, trials: int) -> Layout:
 
 def neighbours(work: Work, layout: Layout) -> Iterator[Layout]:
     """Layouts that differ by one layer across a cut, or by the rank of a stage that is a whole branch on one rank."""
-    forced = forced_cuts(work.graph)
     order = {x.name: i for i, x in enumerate(work.graph.layers)}
     stages = sorted(layout.stages, key=lambda s: order[s.layers[0]])
     for stage in stages:
         branch = work.graph.by_name[stage.layers[0]].branch
         after = next((s for s in _later(stages, stage) if work.graph.by_name[s.layers[0]].branch == branch), None)
-        if after is not None and after.layers[0] not in forced:
+        if after is not None and after.layers[0] not in work.forced:
             yield from _shifted(work, layout, stage, after)
         if len(stage.layers) == len(work.graph.branches[branch]) and len(stage.replicas) == 1:
             yield from _moved(layout, stage)

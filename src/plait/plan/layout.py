@@ -13,7 +13,7 @@ from plait.model.graph import BranchGraph, Layer, Scope
 from plait.plan.choices import MicroBatches, StageChoice
 from plait.plan.pricing import size_of, values_read
 from plait.plan.stages import Cuts, Floats, balance
-from plait.plan.strands import Setting, Work, forced_cuts, layer_seconds, strand
+from plait.plan.strands import Setting, Work, strand
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _pieces(work: Work, heavy: Sequence[str], cuts: Cuts) -> list[_Held]:
     for branch, pieces in zip(heavy, cuts.pieces, strict=True):
         for piece in pieces:
             layers = work.graph.branches[branch][piece.first : piece.end]
-            found += [_held(branch, run, piece.slot) for run in _runs(layers, forced_cuts(work.graph))]
+            found += [_held(branch, run, piece.slot) for run in _runs(layers, work.forced)]
     return found
 
 
@@ -97,16 +97,16 @@ def _place_light(work: Work, setting: Setting, branch: str, held: list[_Held], l
     layers = work.graph.branches[branch]
     batch = any(x.scope is Scope.BATCH for x in layers)
     need = fixed_bytes((p for x in layers for p in x.parameters), work.optimizer_bytes).total
-    best = (True, np.inf, 0, 0)
+    best, share = (True, np.inf, 0, 0), setting.share(0)
     first = _last_read(layers, held) if setting.shape.chimera and not batch else 0
     for slot, devices in list(enumerate(setting.shape.slots))[first:]:
         for replica, device in enumerate(devices if batch else devices[:1]):
-            own = sum(layer_seconds(work, x, device, setting, 0) for x in layers)
+            own = work.seconds(branch, device, share).sum()
             moved = _moved_seconds(work, setting, layers, held, slot, replica)
             best = min(best, (bool(need > memory[slot]), float(load[slot] + own + moved), slot, replica))
     _, _, slot, replica = best
-    held.extend(_held(branch, run, slot, replica) for run in _runs(layers, forced_cuts(work.graph)))
-    load[slot] += sum(layer_seconds(work, x, setting.shape.slots[slot][replica], setting, 0) for x in layers)
+    held.extend(_held(branch, run, slot, replica) for run in _runs(layers, work.forced))
+    load[slot] += work.seconds(branch, setting.shape.slots[slot][replica], share).sum()
     memory[slot] -= need
 
 
@@ -171,17 +171,18 @@ def _guess(work: Work, setting: Setting, held: Sequence[_Held], load: Floats) ->
 
 def _way(work: Work, setting: Setting, pieces: Sequence[_Held], layers: Sequence[Layer]) -> float:
     """Seconds of one micro-batch down a branch and back, but for its busiest stage."""
-    count = max(len(s) for s in setting.shares)
+    branch, share = layers[0].branch, setting.share(0)
+    place = {x.name: i for i, x in enumerate(layers)}
     spent = [
-        sum(layer_seconds(work, x, setting.shape.slots[p.slot][0], setting, 0) for x in p.layers) / count
+        work.seconds(branch, setting.shape.slots[p.slot][0], share)[[place[x.name] for x in p.layers]].sum()
         for p in pieces
     ]
-    total = sum(spent) - max(spent)
-    cuts = work.branch(layers[0].branch)
+    total = float(sum(spent) - max(spent)) / len(setting.shares[0])
+    cuts = work.branch(branch)
     for before, piece in pairwise(pieces):
         one, two = setting.shape.slots[before.slot][0], setting.shape.slots[piece.slot][0]
         if one.name != two.name:
-            at = next(i for i, x in enumerate(layers) if x.name == piece.layers[0].name)
+            at = place[piece.layers[0].name]
             link = work.cluster.link(one, two)
             total += sum(message_seconds(link, s[at].bytes(setting.sizes[0])) for s in (cuts.values, cuts.gradients))
     return total

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from plait.cluster.spec import Cluster
 from plait.cost.costs import Costs
@@ -19,15 +20,17 @@ from plait.plan.strands import Setting, Work, heavy_branches
 Progress = Callable[[int, int, str], None]
 """Called with (plans judged, plans to judge, the best one's schedule)."""
 
-WAYS = 12
+WAYS = 10
 """Shapes with directions that are tried with every split into micro-batches, the best by guess."""
-LAYOUTS = 80
+LAYOUTS = 100
 """Layouts that are simulated under a quick schedule, the best by guess."""
 IMPROVED = 3
 TRIALS = 30
 """The quickest of these are improved by local search, each with so many trials."""
 FINALISTS = 6
 """Of these, the layouts that are given the best schedule found for them."""
+SIMULATED_ACTIONS, IMPROVED_ACTIONS, FINAL_ACTIONS = 40_000, 12_000, 5_000
+"""Caps on the same by actions, which is what they cost: large models and many micro-batches get fewer tries."""
 
 
 def plan(  # noqa: PLR0913
@@ -108,16 +111,17 @@ def _heavy(work: Work, request: Request) -> tuple[str, ...]:
 def _layouts(work: Work, request: Request, *, recompute: bool) -> tuple[list[Layout], bool]:
     """The most promising layouts, by guess, and whether memory ruled out any."""
     heavy, sizes = _heavy(work, request), splits(request)
-    middle = sizes[len(sizes) // 2 :][:1] + sizes[1:2]
+    middle = [sizes[len(sizes) // 2]]
     everything = ways(work.graph, work.cluster, request)
     first = _laid(work, heavy, _settings(everything, middle, OVERLAPS[:1], recompute=recompute), request)
-    chosen = _promising([x for x in first if x is not None], WAYS)
+    chosen = _promising([x for x in first if x is not None], _by_way, WAYS)
     kept = [Way(x.setting.shape, x.setting.up) for x in chosen]
-    # Where none of the middle splits fits or has micro-batches enough, smaller ones may.
+    # Where the middle split doesn't fit or has too few micro-batches, another may.
     again = _settings(list(dict.fromkeys(kept)) or everything, sizes, OVERLAPS, recompute=recompute)
     second = _laid(work, heavy, again, request)
     tight = any(x is None for x in (*first, *second))
-    return _promising([x for x in second if x is not None], LAYOUTS), tight
+    found = _promising([x for x in second if x is not None], _by_split, LAYOUTS)
+    return _affordable(found, SIMULATED_ACTIONS, least=12), tight
 
 
 def _settings(
@@ -138,18 +142,35 @@ def _laid(work: Work, heavy: Sequence[str], settings: Iterable[Setting], request
     return [x for x in laid if x is None or not request.every_device or len(x.devices) == len(work.cluster.devices)]
 
 
-def _promising(layouts: Sequence[Layout], count: int) -> list[Layout]:
-    """The best by guess, and the best of each kind: a guess compares like with like more surely."""
+def _promising(layouts: Sequence[Layout], kind: Callable[[Layout], object], count: int) -> list[Layout]:
+    """The best by guess of each kind, for a guess compares like with like more surely, and then the best of all."""
     ranked = sorted(layouts, key=lambda x: x.guess)
-    different: dict[tuple[object, ...], Layout] = {}
+    different: dict[object, Layout] = {}
+    firsts: dict[object, Layout] = {}
     for layout in ranked:
         different.setdefault((layout.devices, layout.stages, layout.setting.sizes), layout)
-    firsts: dict[tuple[object, ...], Layout] = {}
-    for layout in ranked:
-        shape = layout.setting.shape
-        kind = shape.chimera, shape.replicas, len(shape.slots), bool(layout.setting.up), len(layout.setting.sizes)
-        firsts.setdefault(kind, layout)
-    return list(dict.fromkeys([*list(different.values())[:count], *firsts.values()]))
+        firsts.setdefault(kind(layout), layout)
+    return list(dict.fromkeys([*firsts.values(), *list(different.values())[:count]]))
+
+
+def _by_way(layout: Layout) -> object:
+    shape = layout.setting.shape
+    return shape.chimera, shape.replicas, len(shape.slots), bool(layout.setting.up)
+
+
+def _by_split(layout: Layout) -> object:
+    shape = layout.setting.shape
+    return shape.chimera, shape.replicas > 1, len(layout.setting.sizes)
+
+
+def _affordable(layouts: Sequence[Layout], actions: int, least: int) -> list[Layout]:
+    """The first layouts whose steps have so many actions together, at least ``least``."""
+    spent = list(accumulate(_actions(x) for x in layouts))
+    return [x for i, x in enumerate(layouts) if i < least or spent[i] <= actions]
+
+
+def _actions(layout: Layout) -> int:
+    return 2 * len(layout.setting.sizes) * len(layout.stages)
 
 
 def _ranked(work: Work, layouts: Sequence[Layout], request: Request, reasons: list[str]) -> list[Layout]:
@@ -167,7 +188,8 @@ def _ranked(work: Work, layouts: Sequence[Layout], request: Request, reasons: li
 
     timed = sorted((judge(x), i) for i, x in enumerate(layouts))
     ranked = [layouts[i] for seconds, i in timed if seconds < math.inf]
-    better = [improve(work, x, judge, trials=TRIALS) for x in ranked[:IMPROVED]]
+    trials = [min(TRIALS, IMPROVED_ACTIONS // _actions(x)) for x in ranked[:IMPROVED]]
+    better = [improve(work, x, judge, trials=n) for x, n in zip(ranked, trials, strict=False)]
     return list(dict.fromkeys([*better, *ranked]))
 
 
@@ -190,6 +212,7 @@ def _best(
 ) -> Plan | None:
     """The best of the first few that fit; ``reasons`` gathers why others don't."""
     found: list[Plan] = []
+    spent = 0
     for layout in ranked:
         name = _schedule(layout, request)
         try:
@@ -200,6 +223,7 @@ def _best(
         found.append(relaxed(work, layout, candidate))
         if progress:
             progress(len(found), min(FINALISTS, len(ranked)), min(found, key=step_time).schedule.name)
-        if len(found) == FINALISTS:
+        spent += _actions(layout)
+        if len(found) == FINALISTS or (len(found) > 1 and spent > FINAL_ACTIONS):
             break
     return min(found, key=step_time, default=None)

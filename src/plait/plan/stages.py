@@ -93,31 +93,36 @@ def _cells(tables: Sequence[_Table]) -> int:
 
 
 def _table(strand: Strand) -> _Table:
-    slots, layers = strand.seconds.shape
-    shape = (slots, layers + 1, layers + 1)
-    seconds, memory = np.full(shape, np.inf), np.zeros(shape)
+    layers = strand.layers
+    entry = _entries(strand)
+    seconds = _between(strand.seconds, entry)
+    memory = _between(strand.memory, strand.entry_memory)
+    takes = np.triu(np.ones((layers + 1, layers + 1), dtype=bool), 1)
+    seconds[:, ~takes], memory[:, ~takes] = np.inf, 0.0
     seconds[:, 0, 0] = seconds[:, layers, layers] = 0.0  # a slot before or after the strand holds none of it
-    sums, held = _running(strand.seconds), _running(strand.memory)
-    for first in range(layers):
-        for end in range(first + 1, layers + 1):
-            step = (layers - end, layers - first) if strand.up else (first, end)
-            seconds[:, *step] = sums[:, end] - sums[:, first] + _entry(strand, first)
-            memory[:, *step] = held[:, end] - held[:, first] + strand.entry_memory[:, first]
+    if strand.up:  # the first slot takes the last layers: progress i to i' takes layers L - i' to L - i
+        seconds, memory = (x[:, ::-1, ::-1].swapaxes(1, 2) for x in (seconds, memory))
     return _Table(seconds, memory)
 
 
-def _running(values: Floats) -> Floats:
-    return np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+def _between(each: Floats, first: Floats) -> Floats:
+    """[slot, a, b]: the sum of ``each`` over layers a to b, and what beginning with layer a costs besides."""
+    slots = len(each)
+    sums = np.concatenate([np.zeros((slots, 1)), np.cumsum(each, axis=1)], axis=1)
+    begin = np.concatenate([first, np.zeros((slots, 1))], axis=1)
+    total: Floats = sums[:, None, :] - sums[:, :, None] + begin[:, :, None]
+    return total
 
 
-def _entry(strand: Strand, first: int) -> Floats:
-    """Per slot, the messages that a stage beginning with ``first`` gets from its neighbour; none at the root."""
+def _entries(strand: Strand) -> Floats:
+    """[slot, layer]: the messages that a stage beginning there gets from its neighbour; none at the root."""
     slots = strand.seconds.shape[0]
-    if first == 0:
-        return np.zeros(slots)
-    before = np.arange(slots) + (1 if strand.up else -1)
+    here = np.arange(slots)
+    before = here + (1 if strand.up else -1)
     inside = (before >= 0) & (before < slots)
-    return np.where(inside, strand.entry_seconds[before % slots, np.arange(slots), first], np.inf)
+    found = np.where(inside[:, None], strand.entry_seconds[before % slots, here], np.inf)
+    found[:, 0] = 0.0
+    return found
 
 
 Steps = tuple[tuple[int, int], ...]
@@ -151,22 +156,20 @@ def _solve(
     best[0, 0] = 0.0
     came: list[NDArray[np.int64]] = []
     for slot in range(len(room)):
-        new, source = np.full_like(best, np.inf), np.zeros((rows, columns), np.int64)
-        for row in range(rows):
-            costs = _costs(one, two, slot, row, load[slot], room[slot])  # (row before, column before, column)
-            total = _joined(best[: row + 1, :, None], costs, bound).reshape(-1, columns)
-            source[row] = total.argmin(axis=0)
-            new[row] = total[source[row], np.arange(columns)]
-        best = new
+        costs = _costs(one, two, slot, load[slot], room[slot])
+        total = _joined(best[:, :, None, None], costs, bound).reshape(rows * columns, rows, columns)
+        source = total.argmin(axis=0)
+        best = np.take_along_axis(total, source[None], axis=0)[0]
         came.append(source)
     if not np.isfinite(best[-1, -1]):
         return None
     return float(best[-1, -1]), _steps(came, rows, columns)
 
 
-def _costs(one: _Table, two: _Table, slot: int, row: int, load: float, room: float) -> Floats:
-    seconds: Floats = one.seconds[slot, : row + 1, row][:, None, None] + two.seconds[slot] + load
-    memory = one.memory[slot, : row + 1, row][:, None, None] + two.memory[slot]
+def _costs(one: _Table, two: _Table, slot: int, load: float, room: float) -> Floats:
+    """[row before, column before, row, column]: what the slot does on the way, infinite where it lacks memory."""
+    seconds: Floats = one.seconds[slot][:, None, :, None] + two.seconds[slot][None, :, None, :] + load
+    memory = one.memory[slot][:, None, :, None] + two.memory[slot][None, :, None, :]
     return np.where(memory <= room, seconds, np.inf)
 
 

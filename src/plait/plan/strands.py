@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,12 @@ class Work:
     optimizer_bytes: float
     _known: dict[tuple[str, str, int], LayerCost] = field(default_factory=dict)
     _cuts: dict[str, "Cuttable"] = field(default_factory=dict)
+    _rows: dict[tuple[str, str, "Share"], Floats] = field(default_factory=dict)
+
+    @cached_property
+    def forced(self) -> frozenset[str]:
+        """Layers that must begin a stage."""
+        return forced_cuts(self.graph)
 
     def branch(self, name: str) -> "Cuttable":
         """What its layers and cuts weigh."""
@@ -41,6 +48,34 @@ class Work:
         if key not in self._known:
             self._known[key] = self.costs.layer(layer, device, samples)
         return self._known[key]
+
+    def seconds(self, branch: str, device: Device, share: "Share") -> Floats:
+        """Per layer of a branch, the seconds of one step's ``share`` on a device; raises CostError."""
+        key = branch, device.type, share
+        if key not in self._rows:
+            layers = self.graph.branches[branch]
+            self._rows[key] = np.array([_layer_seconds(self, x, device, share) for x in layers])
+        return self._rows[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one replica does in a step: how many micro-batches of each size, and layers of batch scope at ``batch``."""
+
+    counts: tuple[tuple[int, int], ...]
+    batch: int
+    recompute: bool
+
+
+def _layer_seconds(work: Work, layer: Layer, device: Device, share: Share) -> float:
+    if layer.scope is Scope.BATCH:
+        cost = work.cost(layer.name, device, share.batch) if share.batch else None
+        return cost.forward + cost.backward if cost else 0.0
+    total = 0.0
+    for samples, count in share.counts:
+        cost = work.cost(layer.name, device, samples)
+        total += count * (cost.forward * (1 + share.recompute) + cost.backward)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +122,12 @@ class Setting:
     overlap: float = 0.0
     """Share of the messages' time that is taken to hide behind compute."""
 
+    def share(self, replica: int) -> Share:
+        """What a replica does in a step; the first one runs the layers of batch scope."""
+        given = [self.sizes[m] for m in self.shares[replica]]
+        counts = tuple((samples, given.count(samples)) for samples in sorted(set(given)))
+        return Share(counts, sum(self.sizes) if replica == 0 else 0, self.recompute)
+
 
 def heavy_branches(work: Work, device: Device, samples: int) -> tuple[str, ...]:
     """Branches that are cut over the slots, by their share of the work; all where none is heavy."""
@@ -101,29 +142,13 @@ def _weight(work: Work, layer: Layer, device: Device, samples: int) -> float:
     return cost.forward + cost.backward
 
 
-def layer_seconds(work: Work, layer: Layer, device: Device, setting: Setting, replica: int) -> float:
-    """Seconds of one step that ``device`` spends on a layer as the given replica."""
-    if layer.scope is Scope.BATCH:
-        cost = work.cost(layer.name, device, sum(setting.sizes))
-        return cost.forward + cost.backward if replica == 0 else 0.0
-    total = 0.0
-    for samples, count in _sizes(setting, replica).items():
-        cost = work.cost(layer.name, device, samples)
-        total += count * (cost.forward * (1 + setting.recompute) + cost.backward)
-    return total
-
-
-def _sizes(setting: Setting, replica: int) -> dict[int, int]:
-    """Samples → how many micro-batches of that size the replica runs."""
-    given = [setting.sizes[m] for m in setting.shares[replica]]
-    return {samples: given.count(samples) for samples in set(given)}
-
-
 def strand(work: Work, branch: str, setting: Setting) -> Strand:
     """The branch as a strand over the setting's slots."""
     layers, slots, cuts = work.graph.branches[branch], setting.shape.slots, work.branch(branch)
+    shares = [setting.share(g) for g in range(setting.shape.replicas)]
     seconds = [
-        [max(layer_seconds(work, x, d, setting, g) for g, d in enumerate(slot)) for x in layers] for slot in slots
+        np.max([work.seconds(branch, d, share) for d, share in zip(slot, shares, strict=True)], axis=0)
+        for slot in slots
     ]
     flight = _in_flight(work.graph, setting, branch in setting.up)
     largest = max(setting.sizes)
