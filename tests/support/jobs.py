@@ -1,6 +1,6 @@
 """What the pool's ranks do. Importable by name, so that it can be sent to them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from plait.plan.plan import Plan
 from plait.runtime.engine import Engine
+from plait.runtime.weights import build_empty
 
 Maker = Callable[[], tuple[nn.Module, Mapping[str, Tensor]]]
 """Makes the model, with the same weights each time, and the global batch."""
@@ -22,30 +23,79 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-3)
 
 
+def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
+
+
 def train(
     rank: int,
     make: Maker,
     plan_text: str,
     steps: int = 3,
-    *,
-    optimizer: Any = sgd,
-    load: str = "",
     save: str = "",
-    options: Mapping[str, Any] | None = None,
+    load: str = "",
+    max_norm: float | None = None,
 ) -> tuple[list[float], dict[str, Tensor], Any]:
     """Losses, this rank's parameters and the timeline of the last step."""
     model, batch = make()
-    with Engine(model, Plan.parse(plan_text), optimizer=optimizer, timeout=30, **(options or {})) as engine:
-        if load:
-            engine.load_checkpoint(load)
-        losses = [engine.step(batch) for _ in range(steps)]
-        if save:
-            engine.save_checkpoint(Path(save))
-        own = {name: p.detach().clone() for name, p in engine.parameters.items()}
-        return losses, own, engine.timeline()
+    with Engine(model, Plan.parse(plan_text), optimizer=sgd, timeout=30, max_grad_norm=max_norm) as engine:
+        losses = _run(engine, batch, steps, save, load)
+        return losses, _own(engine), engine.timeline()
 
 
-def plain(make: Maker, steps: int = 3, optimizer: Any = sgd) -> tuple[list[float], dict[str, Tensor]]:
+def train_with_schedule(
+    rank: int, make: Maker, plan_text: str, steps: int, save: str = "", load: str = ""
+) -> tuple[list[float], list[float]]:
+    """Losses and final learning rates, with Adam and a learning-rate schedule."""
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=adam, scheduler=cosine, timeout=30) as engine:
+        losses = _run(engine, batch, steps, save, load)
+        groups = engine.optimizer.param_groups if engine.optimizer else []
+        return losses, [group["lr"] for group in groups]
+
+
+def _run(engine: Engine, batch: Mapping[str, Tensor], steps: int, save: str, load: str) -> list[float]:
+    if load:
+        engine.load_checkpoint(load)
+    losses = [engine.step(batch) for _ in range(steps)]
+    if save:
+        engine.save_checkpoint(save)
+    return losses
+
+
+def _own(engine: Engine) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in engine.parameters.items()}
+
+
+def evaluate(rank: int, make: Maker, plan_text: str, sizes: Sequence[int]) -> dict[str, Any]:
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), timeout=30) as engine:
+        batches = [{name: tensor[:size] for name, tensor in batch.items()} for size in sizes]
+        return engine.evaluate(batches, outputs=("image_embeds", "text_embeds"))
+
+
+def train_and_export(rank: int, make: Maker, plan_text: str, folder: str) -> dict[str, Tensor]:
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=sgd, timeout=30) as engine:
+        engine.step(batch)
+        engine.save_pretrained(Path(folder))
+        return _own(engine)
+
+
+def train_from_folder(
+    rank: int, make: Maker, plan_text: str, folder: str
+) -> tuple[list[float], dict[str, Tensor], None]:
+    """The first loss of a model whose own weights were never made."""
+    model = build_empty(lambda: make()[0])
+    assert all(p.is_meta for p in model.parameters())
+    _, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=sgd, timeout=30, weights=folder) as engine:
+        return [engine.step(batch)], _own(engine), None
+
+
+def plain(
+    make: Maker, steps: int = 3, optimizer: Any = sgd, max_norm: float | None = None
+) -> tuple[list[float], dict[str, Tensor]]:
     """The same by an ordinary loop in one process."""
     model, batch = make()
     made = optimizer(list(model.named_parameters()))
@@ -53,7 +103,9 @@ def plain(make: Maker, steps: int = 3, optimizer: Any = sgd) -> tuple[list[float
     for _ in range(steps):
         loss = loss_of(model, batch)
         made.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         made.step()
         losses.append(loss.item())
     return losses, {name: p.detach() for name, p in model.named_parameters()}

@@ -70,7 +70,7 @@ def _work(pipe: Connection) -> None:
         try:
             rank, ranks, port, job, args = pickle.loads(task)  # noqa: S301
             answer = True, _one(rank, ranks, port, job, args)
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             answer = False, traceback.format_exc()
         pipe.send_bytes(pickle.dumps(answer))
 

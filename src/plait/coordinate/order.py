@@ -11,13 +11,13 @@ from math import inf
 from random import Random
 
 from plait.coordinate.list_schedule import list_schedule
-from plait.coordinate.room import Room
+from plait.coordinate.room import Room, bound_stages
 from plait.coordinate.tasks import Task, longest_paths, task_graph
 from plait.errors import ScheduleError
 from plait.schedule.action import BACKWARDS, Action, Kind, Schedule
 from plait.schedule.lower import lower
 from plait.schedule.placement import Placement
-from plait.schedule.published import gpipe, one_f_one_b
+from plait.schedule.published import gpipe, one_f_one_b, sequential
 from plait.simulate.memory import check_memory
 from plait.simulate.prices import Prices
 from plait.simulate.simulate import simulate
@@ -62,6 +62,10 @@ def branch_aware(placement: Placement, prices: Prices, *, split_backward: bool =
         for rule, schedule in (*_listed(placement, prices, tasks, seed), *_published(placement))
     ]
     best = min(candidates, key=lambda c: c.merit(prices))
+    if best.merit(prices)[0]:
+        # One micro-batch at a time needs the least; if that does not fit either, it says by how much.
+        least = _candidate(sequential(placement), placement, prices, "sequential")
+        best = min(best, least, key=lambda c: c.merit(prices))
     check_memory(best.timeline, prices)
     return Schedule(NAME, best.schedule.rows, {"split_backward": split_backward, "seed": seed, "rule": best.rule})
 
@@ -89,12 +93,11 @@ def _listed(placement: Placement, prices: Prices, tasks: list[Task], seed: int) 
     return [(name, Schedule(NAME, rows)) for rows, (_, name) in best]
 
 
-def _rooms(placement: Placement, prices: Prices, tasks: list[Task]) -> list[Room] | None:
-    """Each rank's memory; none with a stage of batch scope, before which all that is held must be held anyway."""
-    if any(stage.batch_scope for stage in placement.stages):
-        return None
+def _rooms(placement: Placement, prices: Prices, tasks: list[Task]) -> list[Room]:
+    """Each rank's memory beside what is fixed."""
+    bound = bound_stages(placement)
     return [
-        Room([t for t in tasks if t.rank == rank], prices.capacity[rank] - prices.fixed_bytes[rank])
+        Room([t for t in tasks if t.rank == rank], prices.capacity[rank] - prices.fixed_bytes[rank], bound)
         for rank in range(placement.ranks)
     ]
 

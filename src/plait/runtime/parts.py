@@ -1,6 +1,6 @@
 """What a rank holds of a plan: its stages, their parameters, and which of these it answers for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,28 +60,25 @@ def _difference(captured: Captured, plan: Plan) -> str:
 def parts_of(captured: Captured, plan: Plan, rank: int, device: torch.device) -> Parts:
     """The stages that ``rank`` holds, on its device; parameters on the meta device get (unfilled) memory."""
     own = [i for i, stage in enumerate(plan.stages) if any(r.rank == rank for r in stage.replicas)]
+    names = captured.graph.parameters(name for i in own for name in plan.stages[i].layers)
+    materialise(captured.model, names, captured.canonical, device)
     stages = {i: build_stage(captured, plan.stages[i].layers) for i in own}
-    materialise(list(stages.values()), device)
     for stage in stages.values():
         stage.to(device)
     parameters = {n: p for s in stages.values() for n, p in s.named_parameters()}
-    buffers = {n: t for s in stages.values() for n, t in _stored_buffers(s).items()}
-    owners = _owners(captured, plan)
+    stored = set(captured.model.state_dict().keys())
+    buffers = {n: t for s in stages.values() for n, t in s.named_buffers() if n in stored}
+    owners = _owners(captured, plan, stored)
     counted = frozenset(n for n in (*parameters, *buffers) if owners.get(n) == rank)
     return Parts(captured, stages, parameters, buffers, counted, owners)
 
 
-def _stored_buffers(stage: nn.Module) -> dict[str, Tensor]:
-    stored = set(stage.state_dict().keys())
-    return {name: tensor for name, tensor in stage.named_buffers() if name in stored}
-
-
-def _owners(captured: Captured, plan: Plan) -> dict[str, int]:
+def _owners(captured: Captured, plan: Plan, stored: Collection[str]) -> dict[str, int]:
     owners: dict[str, int] = {}
     for stage in plan.stages:
         lowest = min(r.rank for r in stage.replicas)
         names = [*captured.graph.parameters(stage.layers)]
-        names += [b for layer in stage.layers for b in captured.graph.by_name[layer].buffers]
+        names += [b for layer in stage.layers for b in captured.graph.by_name[layer].buffers if b in stored]
         for name in names:
             owners[name] = min(owners.get(name, lowest), lowest)
     return owners

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,17 @@ def build_empty(factory: Callable[[], nn.Module]) -> nn.Module:
         return factory()
 
 
-def materialise(roots: Sequence[nn.Module], device: torch.device) -> None:
-    """Give every parameter on the meta device memory on ``device``; tied ones stay one object."""
+def materialise(model: nn.Module, names: Collection[str], canonical: Mapping[str, str], device: torch.device) -> None:
+    """Give the parameters ``names`` that are on the meta device memory on ``device``; tied ones stay one object."""
     made: dict[int, nn.Parameter] = {}
-    for root in roots:
-        for module in root.modules():
-            for name, parameter in list(module._parameters.items()):  # noqa: SLF001
-                if parameter is not None and parameter.is_meta:
+    for path, module in model.named_modules():
+        for name, parameter in list(module._parameters.items()):  # noqa: SLF001
+            full = f"{path}.{name}" if path else name
+            if parameter is not None and parameter.is_meta and canonical.get(full, full) in names:
+                if id(parameter) not in made:
                     empty = torch.empty_like(parameter, device=device)
-                    new = made.setdefault(id(parameter), nn.Parameter(empty, requires_grad=parameter.requires_grad))
-                    module._parameters[name] = new  # noqa: SLF001
+                    made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+                module._parameters[name] = made[id(parameter)]  # noqa: SLF001
 
 
 def tensors_in(folder: str | Path) -> dict[str, Path]:

@@ -4,6 +4,7 @@ Sends never wait and a pair has one sender, so a message's arrival is known when
 after another, each until it waits, in any order with the same result. No clock-ordered queue is needed.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,7 @@ def _array(column: list[Any]) -> Any:
     return np.array(column, np.float64 if column and isinstance(column[0], float) else np.int64)
 
 
+@cache
 def _compiled() -> Any:
     import numba
 
