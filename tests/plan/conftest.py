@@ -102,7 +102,7 @@ class UnitCosts:
     held: float = 1e3
     overhead: float = 0.0
 
-    def layer(self, layer: str, device: Device, samples: int, tensor_parallel: int = 1) -> LayerCost:  # noqa: ARG002
+    def layer(self, layer: str, device: Device, samples: int, tensor_parallel: int = 1) -> LayerCost:
         time = (self.overhead + self.seconds * samples) / device.speed * (0.1 if layer == "loss" else 1.0)
         return LayerCost(time, time, time, self.held * samples, Source.SCALED)
 

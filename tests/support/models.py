@@ -27,3 +27,8 @@ def gpt2() -> Example:
     labels[3, :6] = -100
     labels[6:] = -100
     return model, {**batch, "labels": labels}
+
+
+def smaller_clip() -> Example:
+    torch.manual_seed(1)
+    return zoo.clip(layers=(2, 3), width=32, samples=SAMPLES)

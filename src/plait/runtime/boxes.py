@@ -30,13 +30,13 @@ class Exchange:
         """Leave a stage's outputs on all its edges."""
         for index, edge in self._edges(stage, outgoing=True):
             given = {name: outputs[name].detach() for name in edge.values}
-            self._put(self.values, index, edge, micro_batch, given)
+            self._put(self.values, index, edge, micro_batch, given, summed=False)
 
     def take_values(self, stage: int, micro_batch: int) -> dict[str, Tensor]:
         """A stage's inputs from other stages."""
         found: dict[str, Tensor] = {}
         for index, edge in self._edges(stage, outgoing=False):
-            found |= self._take(self.values, index, edge, micro_batch, edge.values, joins=False)
+            found |= self._take(self.values, index, edge, micro_batch, edge.values, summed=False)
         return found
 
     def put_gradients(self, stage: int, micro_batch: int, gradients: Mapping[str, Tensor]) -> None:
@@ -44,7 +44,7 @@ class Exchange:
         for index, edge in self._edges(stage, outgoing=False):
             if edge.gradient and self._placement.stages[edge.source].backward:
                 given = {name: gradients[name] for name in self.gradient_names(edge)}
-                self._put(self.gradients, index, edge, micro_batch, given)
+                self._put(self.gradients, index, edge, micro_batch, given, summed=True)
 
     def take_gradients(self, stage: int, micro_batch: int) -> dict[str, Tensor]:
         """The gradients of a stage's outputs, summed over all that read them."""
@@ -52,7 +52,7 @@ class Exchange:
         for index, edge in self._edges(stage, outgoing=True):
             if edge.gradient and self._placement.stages[edge.target].backward:
                 names = self.gradient_names(edge)
-                taken = self._take(self.gradients, index, edge, micro_batch, names, joins=True)
+                taken = self._take(self.gradients, index, edge, micro_batch, names, summed=True)
                 for name, gradient in taken.items():
                     found[name] = found[name] + gradient if name in found else gradient
         return found
@@ -75,22 +75,24 @@ class Exchange:
             return (ALL,)
         return range(len(self._placement.micro_batches)) if micro_batch == ALL else (micro_batch,)
 
-    def _put(self, box: Box, index: int, edge: Edge, micro_batch: int, given: Mapping[str, Tensor]) -> None:
+    def _put(
+        self, box: Box, index: int, edge: Edge, micro_batch: int, given: Mapping[str, Tensor], *, summed: bool
+    ) -> None:
         keys = self._keys(edge, micro_batch)
         if len(keys) == 1:
             box[index, keys[0]] = dict(given)
             return
-        divided = {name: self._divide(name, tensor) for name, tensor in given.items()}
+        divided = {name: self._divide(name, tensor, summed=summed) for name, tensor in given.items()}
         for key in keys:
             box[index, key] = {name: parts[key] for name, parts in divided.items()}
 
     def _take(
-        self, box: Box, index: int, edge: Edge, micro_batch: int, names: Sequence[str], *, joins: bool
+        self, box: Box, index: int, edge: Edge, micro_batch: int, names: Sequence[str], *, summed: bool
     ) -> dict[str, Tensor]:
         parts = [box.pop((index, key)) for key in self._keys(edge, micro_batch)]
         if len(parts) == 1:
             return parts[0]
-        return {name: self._join(name, [part[name] for part in parts], summed=joins) for name in names}
+        return {name: self._join(name, [part[name] for part in parts], summed=summed) for name in names}
 
     def _join(self, name: str, parts: Sequence[Tensor], *, summed: bool) -> Tensor:
         dim = self._specs[name].batch_dim
@@ -99,14 +101,13 @@ class Exchange:
         # A value that doesn't depend on the samples is the same in each micro-batch.
         return torch.stack(list(parts)).sum(0) if summed else parts[0]
 
-    def _divide(self, name: str, whole: Tensor) -> list[Tensor]:
+    def _divide(self, name: str, whole: Tensor, *, summed: bool) -> list[Tensor]:
         spec, sizes = self._specs[name], self._placement.micro_batches
-        if spec.batch_dim is None:
-            # Values are repeated; of gradients, micro-batch 0's copy gets all, since it stood for the others.
-            return (
-                [whole, *(torch.zeros_like(whole) for _ in sizes[1:])]
-                if whole.is_floating_point()
-                else [whole for _ in sizes]
-            )
-        factor = spec.shape[spec.batch_dim]
-        return [part.contiguous() for part in torch.split(whole, [n * factor for n in sizes], spec.batch_dim)]
+        if spec.batch_dim is not None:
+            factor = spec.shape[spec.batch_dim]
+            parts = torch.split(whole, [n * factor for n in sizes], spec.batch_dim)
+            return [part.contiguous() for part in parts]
+        if summed:
+            # Micro-batch 0's copy stood for all of them, so it gets the whole gradient.
+            return [whole, *(torch.zeros_like(whole) for _ in sizes[1:])]
+        return [whole for _ in sizes]

@@ -4,11 +4,13 @@ Tensors are stored as safetensors, the rest as JSON: loading runs no code from t
 beside its place and renamed when it is whole, so a crash leaves the former one.
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,9 @@ def save(folder: str | Path, step: int, tensors: Mapping[str, Tensor], state: Ma
     if first:
         _prepare(temporary)
     _barrier()
-    state_dict_saver.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True))
+    with _quietly():
+        writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
+        state_dict_saver.save(dict(tensors), storage_writer=writer)
     if first:
         write_text(temporary / STATE, json.dumps({"format": FORMAT, "step": step, **state}, indent=1))
         shutil.rmtree(target, ignore_errors=True)
@@ -91,7 +95,8 @@ def load(path: str | Path, parameters: Mapping[str, Tensor], optimizer: Optimize
             )
     slots = _slots(stored, parameters, optimizer)
     wanted = {n: t.detach() for n, t in parameters.items()} | {n: t for n, (_, _, t) in slots.items()}
-    state_dict_loader.load(dict(wanted), storage_reader=HuggingFaceStorageReader(str(path)))
+    with _quietly():
+        state_dict_loader.load(dict(wanted), storage_reader=HuggingFaceStorageReader(str(path)))
     if optimizer is not None:
         for parameter, slot, tensor in slots.values():
             optimizer.state[parameter][slot] = tensor
@@ -124,6 +129,14 @@ def optimizer_tensors(optimizer: Optimizer | None, parameters: Mapping[str, nn.P
             if value is not None:
                 found[f"{_SLOT}{slot}/{name}"] = value if isinstance(value, Tensor) else torch.tensor(value)
     return found
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the warning that there is only one process: a plan of one rank needs no group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _barrier() -> None:
