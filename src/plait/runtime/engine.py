@@ -127,6 +127,10 @@ class Engine:
             timeout=self._timeout,
         )
 
+    def pace(self, on: bool) -> None:
+        """From the next step on, hold actions and messages back to their priced durations, or don't (every rank)."""
+        self._pace = Pace(prices_of(self.plan)) if on else None
+
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
         """This rank's optimizer; None where it trains nothing."""

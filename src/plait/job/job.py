@@ -1,0 +1,151 @@
+"""Job: ``job.yaml``, the model, data, loss, optimizer, cluster and outputs of a run.
+
+Paths stand relative to the job file, and ``module:function`` is looked for beside it first. Nothing here imports
+torch: a job can be read, checked and planned around at once.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from plait.files import FileValue, Value
+
+Reference = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$",
+        description="module:name; the module is looked for beside the job file first",
+        examples=["digits:Digits"],
+    ),
+]
+Count = Annotated[int, Field(gt=0)]
+Options = dict[str, Any]
+
+
+class ModelJob(Value):
+    """The model: made by a function (``factory``), or of a ``class`` with a ``config``."""
+
+    factory: Reference | None = Field(None, description="a function that returns the nn.Module, given `options`")
+    options: Options = Field(default_factory=dict, description="keyword arguments of the factory")
+    of_class: Reference | None = Field(
+        None,
+        alias="class",
+        description="a class with `config_class`, such as transformers:CLIPModel",
+        examples=["transformers:CLIPModel"],
+    )
+    config: Options = Field(default_factory=dict, description="keyword arguments of the class's config")
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelJob":
+        if (self.factory is None) == (self.of_class is None):
+            raise ValueError("give either factory (with options) or class (with config)")
+        if self.factory is None and self.options:
+            raise ValueError("options: they belong to a factory; a class takes config")
+        if self.of_class is None and self.config:
+            raise ValueError("config: it belongs to a class; a factory takes options")
+        return self
+
+
+class DataJob(Value):
+    """The data: ``factory(**options)`` gives an object as ``plait.job.data.Data`` describes it."""
+
+    factory: Reference
+    options: Options = Field(default_factory=dict, description="keyword arguments of the factory")
+
+
+class OptimizerJob(Value):
+    """The optimizer: a class of torch.optim and its options."""
+
+    name: str = Field("AdamW", description="a class of torch.optim", examples=["AdamW", "SGD"])
+    options: Options = Field(default_factory=dict, description="its keyword arguments, such as lr")
+    no_decay: tuple[str, ...] = Field(
+        (), description="parameters without weight decay: patterns of names, as in a shell", examples=[["*.bias"]]
+    )
+
+
+class SchedulerJob(Value):
+    """The learning rate: up over ``warmup`` steps, then down along a cosine to ``floor`` at the last step."""
+
+    warmup: Annotated[int, Field(ge=0)] = 0
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of the full rate at the last step")
+
+
+class CheckpointJob(Value):
+    """When to write checkpoints: every so many steps, the newest ``keep`` of them kept."""
+
+    every: Annotated[int, Field(ge=0)] = Field(100, description="steps; 0 for none but the last")
+    keep: Count = 3
+
+
+class EvaluateJob(Value):
+    """``metric(outputs, inputs)`` over the held-out batches gives a number or several by name."""
+
+    metric: Reference
+    outputs: tuple[str, ...] = Field((), description="the job's outputs that the metric reads; all by default")
+
+
+class Job(FileValue, kind="plait-job/1"):
+    """What to train, on what, how."""
+
+    format: str = "plait-job/1"
+    name: str = "job"
+    model: ModelJob
+    weights: str | None = Field(None, description="a folder of safetensors to start from; random by `seed` without")
+    data: DataJob
+    loss: Reference | None = Field(None, description="loss(result, batch); the model's own without")
+    outputs: tuple[str, ...] = Field((), description="fields of the model's result that evaluation reads")
+    optimizer: OptimizerJob = OptimizerJob()
+    scheduler: SchedulerJob | None = None
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    global_batch: Count = Field(description="samples of one step")
+    micro_batch: Count | None = Field(None, description="samples of a micro-batch; the planner chooses without")
+    steps: Count
+    seed: int = 0
+    cluster: str = Field(description="path of the cluster's file")
+    checkpoint: CheckpointJob = CheckpointJob()
+    evaluate: EvaluateJob | None = None
+    paced: bool = Field(False, description="imitate slower devices and links by waiting out their priced durations")
+    timeout: Annotated[float, Field(gt=0)] = Field(60.0, description="seconds that any wait for a rank may take")
+
+    _path: Path = PrivateAttr(default=Path("job.yaml"))
+
+    @model_validator(mode="after")
+    def _check(self) -> "Job":
+        if self.micro_batch is not None and self.micro_batch > self.global_batch:
+            raise ValueError(f"micro_batch: {self.micro_batch} is more than the global batch, {self.global_batch}")
+        unknown = [name for name in (self.evaluate.outputs if self.evaluate else ()) if name not in self.outputs]
+        if unknown:
+            raise ValueError(f"evaluate.outputs: {unknown[0]!r} is not one of outputs, {list(self.outputs)}")
+        return self
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The job in the file at ``path``, which it remembers; raises FileError."""
+        job = super().load(path)
+        job._path = Path(path).resolve()
+        return job
+
+    @property
+    def path(self) -> Path:
+        """The job's file."""
+        return self._path
+
+    def beside(self, path: str) -> Path:
+        """``path`` as the job file means it."""
+        return (self._path.parent / path).resolve()
+
+    @property
+    def metric_outputs(self) -> tuple[str, ...]:
+        """What the metric reads."""
+        return (self.evaluate.outputs if self.evaluate else ()) or self.outputs
+
+    def changed(self, changes: Mapping[str, Any]) -> "Job":
+        """The same job with other top-level fields."""
+        job = Job.model_validate(self.model_dump() | dict(changes))
+        job._path = self._path
+        return job

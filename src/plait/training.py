@@ -1,0 +1,213 @@
+"""The training loop that ``plait train`` runs on every rank: steps, log, checkpoints, evaluation, final weights."""
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from plait.errors import CheckpointError, FileError, RunError
+from plait.job.data import Data, data_of
+from plait.job.folder import RunFolder
+from plait.job.job import Job
+from plait.job.model import model_of
+from plait.job.resolve import resolve
+from plait.job.update import optimizer_of, scheduler_of
+from plait.plan.plan import Plan
+from plait.progress import Progress
+from plait.runtime import checkpoint
+from plait.runtime.engine import Engine
+from plait.simulate.timeline import Timeline
+
+GATHERED = 12
+"""Measured timelines that are looked at; the one nearest to the median step is kept."""
+UNPACED_STEPS = 5
+"""Steps that a paced run adds at full speed, on a copy of the weights, to show the model's true speed."""
+
+
+def engine_of(job: Job, plan: Plan, *, paced: bool, training: bool = True, weights: str | None = None) -> Engine:
+    """The engine of this rank."""
+    folder = weights or (str(job.beside(job.weights)) if job.weights is not None else None)
+    loss = resolve(job.loss, job.path.parent, f"{job.path}: loss") if job.loss else None
+    return Engine(
+        model_of(job, empty=folder is not None),
+        plan,
+        optimizer=optimizer_of(job) if training else None,
+        scheduler=scheduler_of(job) if training else None,
+        loss=loss,
+        max_grad_norm=job.max_grad_norm,
+        seed=job.seed,
+        paced=paced,
+        timeout=job.timeout,
+        weights=folder,
+    )
+
+
+@dataclass
+class Training:
+    """One rank's part in a run."""
+
+    job: Job
+    plan: Plan
+    folder: RunFolder
+    engine: Engine
+    data: Data
+    paced: bool
+    seconds: list[float] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that logs."""
+        return self.engine.rank == 0
+
+    def run(self) -> None:
+        """Train to the last step, evaluate, and write what the run's folder holds."""
+        began = time.perf_counter()
+        with self._log() as log, Progress(self.job, self.plan, shown=self.first) as progress:
+            while self.engine.step_number < self.job.steps:
+                row = self._step()
+                progress.update(row)
+                if log is not None:
+                    log.write(json.dumps(row) + "\n")
+                self._after_step()
+        spent = time.perf_counter() - began
+        self._finish(spent)
+
+    def _step(self) -> dict[str, Any]:
+        step = self.engine.step_number
+        rates = [g["lr"] for g in self.engine.optimizer.param_groups] if self.engine.optimizer else [0.0]
+        asked = time.perf_counter()
+        batch = self.data.batch(step)
+        began = time.perf_counter()
+        loss = self.engine.step(batch)
+        seconds = time.perf_counter() - began
+        self.seconds.append(seconds)
+        return {
+            "step": step + 1,
+            "loss": loss,
+            "step_seconds": seconds,
+            "data_seconds": began - asked,
+            "lr": rates[0],
+            "grad_norm": self.engine.outcome.norm,
+        }
+
+    def _after_step(self) -> None:
+        done, every = self.engine.step_number, self.job.checkpoint.every
+        if self._is_looked_at(done):
+            timeline = self.engine.timeline()
+            self.timelines += [timeline] if timeline is not None else []
+        if done == self.job.steps or (every and not done % every):
+            self.engine.save_checkpoint(self.folder.checkpoints, keep=self.job.checkpoint.keep)
+
+    def _is_looked_at(self, done: int) -> bool:
+        """In the last third of the run, now and then."""
+        left = self.job.steps - done
+        third = max(GATHERED, self.job.steps // 3)
+        return left < third and not left % max(1, third // GATHERED)
+
+    @contextmanager
+    def _log(self) -> Iterator[TextIO | None]:
+        if not self.first:
+            yield None
+            return
+        try:
+            with open(self.folder.log, "a" if self.engine.step_number else "w", encoding="utf-8", buffering=1) as file:
+                yield file
+        except OSError as error:
+            raise FileError(f"{self.folder.log}: cannot write: {error.strerror or error}") from None
+
+    def _finish(self, spent: float) -> None:
+        figures: dict[str, Any] = {"steps": self.engine.step_number, "paced": self.paced, "train_seconds": spent}
+        figures["skipped_steps"] = self.engine.skipped_steps
+        if self.seconds:
+            figures["step_seconds"] = statistics.median(self.seconds)
+        if self.timelines:
+            typical = nearest(self.timelines, statistics.median(t.step_time for t in self.timelines))
+            typical.save(self.folder.measured)
+            figures["measured_step_time"] = typical.step_time
+            figures["measured_bubble_ratio"] = typical.bubble_ratio
+        self.engine.save_pretrained(self.folder.model)
+        if self.job.evaluate is not None:
+            figures |= evaluate(self.job, self.engine, self.data)
+        if self.paced:
+            figures["unpaced_step_seconds"] = self._true_speed()
+        if self.first:
+            self.folder.write_summary(figures)
+
+    def _true_speed(self) -> float:
+        """Seconds of a step that waits for nothing but the work itself. The weights are written before."""
+        self.engine.pace(False)
+        found = []
+        for step in range(UNPACED_STEPS):
+            batch = self.data.batch(step)
+            began = time.perf_counter()
+            self.engine.step(batch)
+            found.append(time.perf_counter() - began)
+        return statistics.median(found)
+
+
+def nearest(timelines: list[Timeline], seconds: float) -> Timeline:
+    """The timeline whose step time is nearest to ``seconds``."""
+    return min(timelines, key=lambda t: abs(t.step_time - seconds))
+
+
+def train(job: Job, plan: Plan, folder: RunFolder, *, resume: bool, paced: bool) -> None:
+    """Run the job on this rank, from the newest whole checkpoint if ``resume``.
+
+    Raises PlaitError subclasses where job, plan and data do not suit each other or another rank failed.
+    """
+    if plan.global_batch != job.global_batch:
+        raise RunError(
+            f"the plan is for a global batch of {plan.global_batch} samples, the job ({job.path}) has "
+            f"{job.global_batch}; plan again with plait plan"
+        )
+    data = data_of(job)
+    with engine_of(job, plan, paced=paced) as engine:
+        engine.watch.on_terminate()
+        newest = checkpoint.latest(folder.checkpoints) if resume else None
+        if resume and newest is None:
+            raise CheckpointError(f"{folder.checkpoints}: no whole checkpoint to resume from; train without --resume")
+        if newest is not None:
+            engine.load_checkpoint(newest)
+        Training(job, plan, folder, engine, data, paced).run()
+
+
+def evaluate_weights(job: Job, plan: Plan, folder: RunFolder) -> None:
+    """Evaluate the weights in the run's ``model`` folder on this rank's part; rank 0 writes the figures down."""
+    if job.evaluate is None:
+        raise FileError(f"{job.path}: evaluate: missing; give a metric, module:function")
+    with engine_of(job, plan, paced=False, training=False, weights=str(folder.model)) as engine:
+        engine.watch.on_terminate()
+        figures = evaluate(job, engine, data_of(job))
+        if engine.rank == 0:
+            folder.write_summary(figures)
+
+
+def evaluate(job: Job, engine: Engine, data: Data) -> dict[str, Any]:
+    """Held-out loss and the job's metrics, on rank 0; nothing elsewhere."""
+    batches = list(data.held_out())
+    found = engine.evaluate(batches, job.metric_outputs)
+    if engine.rank != 0 or job.evaluate is None:
+        return {}
+    metric = resolve(job.evaluate.metric, job.path.parent, f"{job.path}: evaluate.metric")
+    outputs = {n: found[n] for n in job.metric_outputs}
+    return {"held_out_loss": found["loss"], "metrics": _named(job, metric(outputs, joined(batches)))}
+
+
+def _named(job: Job, value: Any) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {str(name): float(number) for name, number in value.items()}
+    name = job.evaluate.metric.rpartition(":")[2] if job.evaluate else "metric"
+    return {name: float(value)}
+
+
+def joined(batches: list[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The tensors of all batches, joined along the samples."""
+    names = [n for n, v in batches[0].items() if isinstance(v, Tensor)] if batches else []
+    return {name: torch.cat([batch[name] for batch in batches]) for name in names}
