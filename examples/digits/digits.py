@@ -23,9 +23,10 @@ TEMPLATES = (
 )
 PAD, BEGIN, END = 0, 1, 3
 """Their places in the vocabulary. Not 2 for END: transformers reads that as an old kind of CLIP model."""
-WORDS = ("<pad>", "<begin>", "<unused>", "<end>") + tuple(
-    dict.fromkeys(w for t in TEMPLATES for n, name in enumerate(NAMES) for w in t.format(name=name, figure=n).split())
-)
+WORDS = (
+    "<pad>", "<begin>", "<unused>", "<end>",
+    *dict.fromkeys(w for t in TEMPLATES for n, name in enumerate(NAMES) for w in t.format(name=name, figure=n).split()),
+)  # fmt: skip
 LENGTH = 8
 """Tokens of a caption, with its begin and end."""
 HELD_OUT = 0.2
@@ -53,7 +54,9 @@ class Digits:
         chosen = self._trained[torch.from_numpy(chance.permutation(len(self._trained))[: self._batch])]
         template = torch.from_numpy(chance.integers(len(TEMPLATES), size=len(chosen)))
         moves = chance.integers(-self._shift, self._shift + 1, size=(len(chosen), 2))
-        images = torch.stack([_moved(self._images[i], *m) for i, m in zip(chosen.tolist(), moves.tolist(), strict=True)])
+        images = torch.stack(
+            [_moved(self._images[i], *m) for i, m in zip(chosen.tolist(), moves.tolist(), strict=True)]
+        )
         return _batch(images, self._captions[self._labels[chosen], template])
 
     def held_out(self) -> Iterator[dict[str, Tensor]]:

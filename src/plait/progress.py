@@ -42,7 +42,7 @@ class Progress:
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
-        elif step == 1 or step == self._steps or not step % max(1, self._steps // LINES):
+        elif step in (1, self._steps) or not step % max(1, self._steps // LINES):
             self._console.print(f"step {step}/{self._steps}  {text}", highlight=False)
 
     def __enter__(self) -> Self:

@@ -33,7 +33,7 @@ UNPACED_STEPS = 5
 def engine_of(job: Job, plan: Plan, *, paced: bool, training: bool = True, weights: str | None = None) -> Engine:
     """The engine of this rank."""
     folder = weights or (str(job.beside(job.weights)) if job.weights is not None else None)
-    loss = resolve(job.loss, job.path.parent, f"{job.path}: loss") if job.loss else None
+    loss = resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
     return Engine(
         model_of(job, empty=folder is not None),
         plan,
@@ -195,7 +195,7 @@ def evaluate(job: Job, engine: Engine, data: Data) -> dict[str, Any]:
     found = engine.evaluate(batches, job.metric_outputs)
     if engine.rank != 0 or job.evaluate is None:
         return {}
-    metric = resolve(job.evaluate.metric, job.path.parent, f"{job.path}: evaluate.metric")
+    metric = resolve(job.evaluate.metric, job.modules_folder, f"{job.path}: evaluate.metric")
     outputs = {n: found[n] for n in job.metric_outputs}
     return {"held_out_loss": found["loss"], "metrics": _named(job, metric(outputs, joined(batches)))}
 

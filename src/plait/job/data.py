@@ -33,7 +33,7 @@ def data_of(job: Job) -> Data:
     import inspect
 
     where = f"{job.path}: data"
-    factory = resolve(job.data.factory, job.path.parent, f"{where}.factory")
+    factory = resolve(job.data.factory, job.modules_folder, f"{where}.factory")
     options = dict(job.data.options)
     given = {"seed": job.seed, "batch": job.global_batch}
     options = {n: v for n, v in given.items() if n in inspect.signature(factory).parameters} | options

@@ -61,10 +61,12 @@ class DataJob(Value):
 class OptimizerJob(Value):
     """The optimizer: a class of torch.optim and its options."""
 
-    name: str = Field("AdamW", description="a class of torch.optim", examples=["AdamW", "SGD"])
+    name: str = Field(default="AdamW", description="a class of torch.optim", examples=["AdamW", "SGD"])
     options: Options = Field(default_factory=dict, description="its keyword arguments, such as lr")
     no_decay: tuple[str, ...] = Field(
-        (), description="parameters without weight decay: patterns of names, as in a shell", examples=[["*.bias"]]
+        default=(),
+        description="parameters without weight decay: patterns of names, as in a shell",
+        examples=[["*.bias"]],
     )
 
 
@@ -78,7 +80,7 @@ class SchedulerJob(Value):
 class CheckpointJob(Value):
     """When to write checkpoints: every so many steps, the newest ``keep`` of them kept."""
 
-    every: Annotated[int, Field(ge=0)] = Field(100, description="steps; 0 for none but the last")
+    every: Annotated[int, Field(ge=0)] = Field(default=100, description="steps; 0 for none but the last")
     keep: Count = 3
 
 
@@ -110,6 +112,7 @@ class Job(FileValue, kind="plait-job/1"):
     checkpoint: CheckpointJob = CheckpointJob()
     evaluate: EvaluateJob | None = None
     paced: bool = Field(False, description="imitate slower devices and links by waiting out their priced durations")
+    modules: str = Field(".", description="the folder where `module:function` is looked for first")
     timeout: Annotated[float, Field(gt=0)] = Field(60.0, description="seconds that any wait for a rank may take")
 
     _path: Path = PrivateAttr(default=Path("job.yaml"))
@@ -127,13 +130,18 @@ class Job(FileValue, kind="plait-job/1"):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The job in the file at ``path``, which it remembers; raises FileError."""
         job = super().load(path)
-        job._path = Path(path).resolve()
+        job._path = Path(path).resolve()  # noqa: SLF001
         return job
 
     @property
     def path(self) -> Path:
         """The job's file."""
         return self._path
+
+    @property
+    def modules_folder(self) -> Path:
+        """Where the job's own modules are."""
+        return self.beside(self.modules)
 
     def beside(self, path: str) -> Path:
         """``path`` as the job file means it."""
@@ -144,8 +152,10 @@ class Job(FileValue, kind="plait-job/1"):
         """What the metric reads."""
         return (self.evaluate.outputs if self.evaluate else ()) or self.outputs
 
-    def changed(self, changes: Mapping[str, Any]) -> "Job":
-        """The same job with other top-level fields."""
-        job = Job.model_validate(self.model_dump() | dict(changes))
-        job._path = self._path
-        return job
+    def moved(self, path: Path, changes: Mapping[str, Any]) -> "Job":
+        """The job with other top-level fields, written to ``path``; its paths and modules are still found."""
+        here = {"cluster": str(self.beside(self.cluster)), "modules": str(self.modules_folder)}
+        if self.weights is not None:
+            here["weights"] = str(self.beside(self.weights))
+        self.model_copy(update={**here, **changes}).save(path)
+        return Job.load(path)

@@ -25,7 +25,7 @@ def model_of(job: Job, *, empty: bool = False) -> "nn.Module":
 
 
 def _maker(job: Job) -> Any:
-    folder, where = job.path.parent, f"{job.path}: model"
+    folder, where = job.modules_folder, f"{job.path}: model"
     if job.model.factory is not None:
         factory = resolve(job.model.factory, folder, f"{where}.factory")
         return lambda: call(factory, job.model.options, f"{where}.options")

@@ -57,7 +57,9 @@ def _class(job: Job) -> Any:
 
     found = getattr(torch.optim, job.optimizer.name, None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
-        known = [n for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
+        known = [
+            n for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)
+        ]
         known = sorted(n for n in known if n != "Optimizer")
         raise FileError(
             f"{job.path}: optimizer.name: {job.optimizer.name!r} is not in torch.optim; it has {', '.join(known)}"

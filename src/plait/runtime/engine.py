@@ -92,12 +92,14 @@ class Engine:
             raise RunError("the model is on the meta device: give weights, the folder to read them from")
         release_others(model, self._parts)
         self._held: dict[tuple[int, int], int] = {}
-        self._pace = Pace(prices_of(self.plan)) if paced else None
+        self.pace(paced)
         self._connect()
         self._update = self._make_update(optimizer, scheduler, max_grad_norm)
         self._layouts = self._layouts_of(self._programs)
         self._evaluations: dict[int, tuple[Programs, list[Layout | None]]] = {}
         self._record: Record | None = None
+
+    _pace: Pace | None
 
     def _connect(self) -> None:
         alone = self._ranks == 1

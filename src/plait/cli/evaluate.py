@@ -1,0 +1,42 @@
+"""``plait evaluate``: a run's weights on held-out data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plait.cli._common import JobArgument, plan_of, say
+from plait.cli.train import PortOption
+from plait.errors import FileError
+from plait.job.folder import RunFolder
+from plait.job.job import Job
+
+
+def command(
+    job: JobArgument,
+    run: Annotated[Path, typer.Option("--run", metavar="RUN", help="The run's folder.")] = Path("run"),
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN", help="The plan's file; the run's own by default.")
+    ] = None,
+    port: PortOption = None,
+) -> None:
+    """Evaluate a run's final weights: held-out loss and the job's metric, forward only, pipelined.
+
+    Example: plait evaluate job.yaml --run runs/first
+    """
+    from plait.launch import launch
+    from plait.worker import Task
+
+    loaded = Job.load(job)
+    if loaded.evaluate is None:
+        raise FileError(f"{job}: evaluate: missing; give a metric, as in metric: 'digits:zero_shot_accuracy'")
+    folder = RunFolder(run)
+    if not folder.model.is_dir():
+        raise FileError(f"{folder.model}: no weights there; is {run} the folder of a run that has ended?")
+    path = plan or folder.plan
+    ranks = len(plan_of(path).devices)
+    launch(Task("evaluate", loaded.path, path, folder.root), ranks, port=port)
+    figures = folder.read_summary()
+    say(f"held-out loss: {figures['held_out_loss']:.4f}")
+    for name, value in figures["metrics"].items():
+        say(f"{name.replace('_', ' ')}: {value:.4f}")

@@ -1,0 +1,115 @@
+"""``plait train``: a job run as its plan says."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plait.cli._common import JobArgument, PlanOption, console, plan_of, save_report, say
+from plait.errors import PlanError
+from plait.files import read_text, write_text
+from plait.job.folder import RunFolder
+from plait.job.job import Job
+
+if TYPE_CHECKING:
+    from plait.plan.plan import Plan
+
+RunOption = Annotated[Path, typer.Option("--run-dir", metavar="RUN", help="The run's folder; made if absent.")]
+PortOption = Annotated[
+    int | None, typer.Option("--port", min=1, max=65535, help="Port where the ranks meet; a free one by default.")
+]
+
+
+def command(
+    job: JobArgument,
+    plan: PlanOption = Path("plan.yaml"),
+    run_dir: RunOption = Path("run"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint in RUN.")] = False,
+    port: PortOption = None,
+    paced: Annotated[
+        bool | None,
+        typer.Option("--paced/--no-paced", help="Wait out priced durations, to rehearse other devices and links."),
+    ] = None,
+) -> None:
+    """Train a job as a plan says; RUN gets log, checkpoints, weights, timelines and report.
+
+    Starts the processes on this machine. On several machines start it by torchrun on each
+    (torchrun --nnodes 2 --nproc-per-node 4 ... -m plait train job.yaml --plan plan.yaml): then it is one rank.
+
+    Example: plait train job.yaml --plan plan.yaml --run-dir runs/first
+    """
+    loaded = Job.load(job)
+    is_paced = loaded.paced if paced is None else paced
+    folder = RunFolder(run_dir)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _as_rank(job, plan, folder, resume=resume, paced=is_paced)
+        return
+    start(loaded, plan, folder, resume=resume, paced=is_paced, port=port)
+    summarise(folder)
+
+
+def _as_rank(job: Path, plan: Path, folder: RunFolder, *, resume: bool, paced: bool) -> None:
+    """This process is one of torchrun's."""
+    from plait.worker import Task, main
+
+    first = os.environ["RANK"] == "0"
+    if first:
+        prepare(Job.load(job), plan, folder)
+    code = main(Task("train", job, plan, folder.root, resume=resume, paced=paced).arguments())
+    if code:
+        raise typer.Exit(code)
+    if first:
+        finish(folder)
+        summarise(folder)
+
+
+def start(job: Job, plan: Path, folder: RunFolder, *, resume: bool, paced: bool, port: int | None = None) -> None:
+    """Run the job in processes of this machine, up to its report."""
+    from plait.launch import launch
+    from plait.worker import Task
+
+    loaded = prepare(job, plan, folder)
+    launch(
+        Task("train", job.path, folder.plan, folder.root, resume=resume, paced=paced), len(loaded.devices), port=port
+    )
+    finish(folder)
+
+
+def prepare(job: Job, plan: Path, folder: RunFolder) -> "Plan":
+    """Check the plan and write down what is run, and what it is predicted to do."""
+    from plait.plan.simulate import check, simulate
+
+    loaded = plan_of(plan)
+    check(loaded)
+    if loaded.global_batch != job.global_batch:
+        raise PlanError(
+            f"{plan}: its micro-batches are {loaded.global_batch} samples in all, {job.path.name} has global_batch "
+            f"{job.global_batch}; plan again with plait plan"
+        )
+    loaded.save(folder.plan)
+    write_text(folder.job, read_text(job.path))
+    if all(stage.prices for stage in loaded.stages):
+        simulate(loaded).save(folder.predicted)
+    return loaded
+
+
+def finish(folder: RunFolder) -> None:
+    """Write the run's report and trace."""
+    if folder.predicted.exists():
+        save_report(folder.report, folder.trace, folder)
+
+
+def summarise(folder: RunFolder) -> None:
+    """The run's figures, for people."""
+    from plait.report.tables import against
+    from plait.simulate.timeline import Timeline
+
+    figures = folder.read_summary()
+    if folder.predicted.exists() and folder.measured.exists():
+        console().print(against(Timeline.load(folder.predicted), Timeline.load(folder.measured)))
+    if figures.get("skipped_steps"):
+        say(f"{figures['skipped_steps']} steps were skipped: their gradients were not finite")
+    for name, value in figures.get("metrics", {}).items():
+        say(f"{name.replace('_', ' ')}: {value:.4f}")
+    say(f"run: {folder.root} (log, checkpoints, model, report.html, trace.json)")
