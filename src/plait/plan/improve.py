@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from plait.errors import PlanError
-from plait.plan.candidate import judged, step_time
 from plait.plan.choices import StageChoice
 from plait.plan.layout import Layout, stage_name
-from plait.plan.plan import Plan
 from plait.plan.strands import Work
 
-Judge = Callable[[Layout], float]
-"""Seconds of a layout's step; infinite where it can't run."""
+Merit = tuple[float, float]
+"""By what share memory is short, and seconds of the step (infinite where it can't run); less is better."""
+Judge = Callable[[Layout], Merit]
 
 
 def improve(work: Work, layout: Layout, judge: Judge, *, trials: int) -> Layout:
@@ -20,11 +18,27 @@ def improve(work: Work, layout: Layout, judge: Judge, *, trials: int) -> Layout:
     while trials > 0:
         around = list(neighbours(work, layout))[:trials]
         trials -= len(around)
-        timed = [(judge(other), index) for index, other in enumerate(around)]
-        seconds, index = min(timed, default=(best, 0))
-        if not seconds < best * (1 - 1e-6):
+        merit, index = min(((judge(other), i) for i, other in enumerate(around)), default=(best, 0))
+        if not _better(merit, best):
             break
-        best, layout = seconds, around[index]
+        best, layout = merit, around[index]
+    return layout
+
+
+def _better(one: Merit, other: Merit) -> bool:
+    return one < (other[0], other[1] * (1 - 1e-6))
+
+
+def relaxed(layout: Layout, judge: Judge) -> Layout:
+    """The layout with recomputing left out wherever memory allows it, stage by stage, the largest first."""
+    best = judge(layout)
+    for stage in sorted(layout.stages, key=lambda s: -len(s.layers)):
+        if not stage.recompute:
+            continue
+        other = _with(layout, {stage.name: replace(stage, recompute=False)})
+        merit = judge(other)
+        if merit <= best:
+            best, layout = merit, other
     return layout
 
 
@@ -72,17 +86,3 @@ def _moved(layout: Layout, stage: StageChoice) -> Iterator[Layout]:
 
 def _with(layout: Layout, changed: dict[str, StageChoice]) -> Layout:
     return replace(layout, stages=tuple(changed.get(s.name, s) for s in layout.stages))
-
-
-def relaxed(work: Work, layout: Layout, plan: Plan) -> Plan:
-    """The judged plan with recomputing left out wherever memory allows it, the dearest stage first."""
-    price = {s.name: max(p.forward for p in s.prices) for s in plan.stages}
-    for name in sorted((s.name for s in layout.stages if s.recompute), key=lambda n: -price[n]):
-        held = {s.name: replace(s, recompute=False) for s in layout.stages if s.name == name}
-        try:
-            candidate = judged(work, _with(layout, held), plan.schedule.name)
-        except PlanError:  # it doesn't fit: this stage goes on recomputing
-            continue
-        if step_time(candidate) <= step_time(plan):
-            layout, plan = _with(layout, held), candidate
-    return plan

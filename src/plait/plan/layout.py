@@ -96,7 +96,7 @@ def _place_light(work: Work, setting: Setting, branch: str, held: list[_Held], l
     """
     layers = work.graph.branches[branch]
     batch = any(x.scope is Scope.BATCH for x in layers)
-    need = fixed_bytes((p for x in layers for p in x.parameters), work.optimizer_bytes).total
+    need = _need(work, setting, layers)
     best, share = (True, np.inf, 0, 0), setting.share(0)
     first = _last_read(layers, held) if setting.shape.chimera and not batch else 0
     for slot, devices in list(enumerate(setting.shape.slots))[first:]:
@@ -108,6 +108,13 @@ def _place_light(work: Work, setting: Setting, branch: str, held: list[_Held], l
     held.extend(_held(branch, run, slot, replica) for run in _runs(layers, work.forced))
     load[slot] += work.seconds(branch, setting.shape.slots[slot][replica], share).sum()
     memory[slot] -= need
+
+
+def _need(work: Work, setting: Setting, layers: Sequence[Layer]) -> float:
+    """Bytes of a light branch: what it keeps from step to step, and activations over the whole batch."""
+    fixed = fixed_bytes((p for x in layers for p in x.parameters), work.optimizer_bytes).total
+    device, samples = setting.shape.slots[0][0], sum(setting.sizes)
+    return fixed + sum(work.cost(x.name, device, samples).held_bytes for x in layers if x.scope is Scope.BATCH)
 
 
 def _last_read(layers: Sequence[Layer], held: Sequence[_Held]) -> int:

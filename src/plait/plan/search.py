@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from plait.cluster.spec import Cluster
@@ -9,12 +10,12 @@ from plait.cost.costs import Costs
 from plait.errors import PlanError, ScheduleError
 from plait.model.graph import BranchGraph
 from plait.plan.candidate import judged, made, step_time
-from plait.plan.improve import improve, relaxed
+from plait.plan.improve import Merit, improve, relaxed
 from plait.plan.layout import Layout, lay_out
 from plait.plan.plan import Plan
 from plait.plan.settings import OVERLAPS, Request, Way, check_request, settings_of, splits, ways
 from plait.plan.shortage import explain
-from plait.plan.simulate import quick_step_time
+from plait.plan.simulate import quick_merit
 from plait.plan.strands import Setting, Work, heavy_branches
 
 Progress = Callable[[int, int, str], None]
@@ -65,42 +66,52 @@ def plan(  # noqa: PLR0913
     request = Request(global_batch, micro_batch, schedule, every_device)
     check_request(request, cluster)
     work = Work(graph, cluster, costs, optimizer_bytes_per_parameter_byte)
-    found, reasons = _search(work, request, progress)
+    found = _search(work, request, progress)
     if found is None:
-        raise PlanError(_refusal(work, request, reasons))
+        raise PlanError(_refusal(work, request))
     return found
 
 
-def _search(work: Work, request: Request, progress: Progress | None) -> tuple[Plan | None, list[str]]:
-    """The best plan, and why others were refused. Recomputing is tried where holding activations is tight."""
+def _search(work: Work, request: Request, progress: Progress | None) -> Plan | None:
+    """The best plan, if any fits. Recomputing is tried where holding activations is tight.
+
+    Raises PlanError where the schedule asked for suits no layout.
+    """
     best: Plan | None = None
-    reasons: list[str] = []
+    unsuited: list[str] = []
     for recompute in (False, True):
         layouts, tight = _layouts(work, request, recompute=recompute)
-        found = _best(work, _ranked(work, layouts, request, reasons), request, reasons, progress)
+        ranked = _ranked(work, layouts, request, unsuited)
+        if layouts and not ranked:
+            raise PlanError(f"schedule {request.schedule} suits no layout: {unsuited[0]}")
+        found = _best(work, ranked, request, progress)
         if found is not None and (best is None or step_time(found) < step_time(best)):
             best = found
         if best is not None and not tight:
             break
-    return best, list(dict.fromkeys(reasons))
+    return best
 
 
-def _refusal(work: Work, request: Request, reasons: Sequence[str]) -> str:
-    if request.schedule is not None and reasons and not any("needs" in r for r in reasons):
-        return f"schedule {request.schedule} suits no layout: {reasons[0]}"
-    heavy = _heavy(work, request)
+def _refusal(work: Work, request: Request) -> str:
     smallest = splits(request)[-1]
-    settings = [
-        setting
-        for way in ways(work.graph, work.cluster, request)
-        if (setting := settings_of(way, smallest, 0.0, recompute=True)) is not None
-    ]
+    everything = ways(work.graph, work.cluster, request)
+    settings = _settings(everything, [smallest], OVERLAPS[:1], recompute=True)
     if not settings:
         return (
             f"schedule {request.schedule} suits no layout of these {len(work.cluster.devices)} devices and "
             f"{len(smallest)} micro-batches; it needs an even number of both"
         )
-    return explain(work, heavy, settings)
+    return explain(work, _heavy(work, request), settings) + _with_other_micro_batches(work, request)
+
+
+def _with_other_micro_batches(work: Work, request: Request) -> str:
+    """Whether something fits where the micro-batches may be smaller than asked for."""
+    if request.micro_batch is None or request.micro_batch == 1:
+        return ""
+    found = _search(work, replace(request, micro_batch=None), None)
+    if found is None or max(found.micro_batches) >= request.micro_batch:
+        return ""
+    return f"; with micro_batch: {max(found.micro_batches)} it fits as it is"
 
 
 def _heavy(work: Work, request: Request) -> tuple[str, ...]:
@@ -111,17 +122,17 @@ def _heavy(work: Work, request: Request) -> tuple[str, ...]:
 def _layouts(work: Work, request: Request, *, recompute: bool) -> tuple[list[Layout], bool]:
     """The most promising layouts, by guess, and whether memory ruled out any."""
     heavy, sizes = _heavy(work, request), splits(request)
-    middle = [sizes[len(sizes) // 2]]
     everything = ways(work.graph, work.cluster, request)
-    first = _laid(work, heavy, _settings(everything, middle, OVERLAPS[:1], recompute=recompute), request)
-    chosen = _promising([x for x in first if x is not None], _by_way, WAYS)
-    kept = [Way(x.setting.shape, x.setting.up) for x in chosen]
-    # Where the middle split doesn't fit or has too few micro-batches, another may.
-    again = _settings(list(dict.fromkeys(kept)) or everything, sizes, OVERLAPS, recompute=recompute)
-    second = _laid(work, heavy, again, request)
-    tight = any(x is None for x in (*first, *second))
-    found = _promising([x for x in second if x is not None], _by_split, LAYOUTS)
-    return _affordable(found, SIMULATED_ACTIONS, least=12), tight
+    tried: list[Layout | None] = []
+    for split in dict.fromkeys((sizes[len(sizes) // 2], sizes[-1])):  # the smallest, where the middle one fits nowhere
+        tried += _laid(work, heavy, _settings(everything, [split], OVERLAPS[:1], recompute=recompute), request)
+        if any(tried):
+            break
+    chosen = _promising([x for x in tried if x is not None], _by_way, WAYS)
+    kept = list(dict.fromkeys(Way(x.setting.shape, x.setting.up) for x in chosen))
+    tried += _laid(work, heavy, _settings(kept, sizes, OVERLAPS, recompute=recompute), request)
+    found = _promising([x for x in tried if x is not None], _by_split, LAYOUTS)
+    return _affordable(found, SIMULATED_ACTIONS, least=12), None in tried
 
 
 def _settings(
@@ -173,23 +184,25 @@ def _actions(layout: Layout) -> int:
     return 2 * len(layout.setting.sizes) * len(layout.stages)
 
 
-def _ranked(work: Work, layouts: Sequence[Layout], request: Request, reasons: list[str]) -> list[Layout]:
-    """Layouts by their simulated step time under a schedule that is quickly made, the first of them improved.
+def _ranked(work: Work, layouts: Sequence[Layout], request: Request, unsuited: list[str]) -> list[Layout]:
+    """Layouts by their merit under a schedule that is quickly made, the first of them improved.
 
-    Memory is judged later. ``reasons`` gathers why some can't run at all.
+    ``unsuited`` gathers why the schedule doesn't suit some.
     """
 
-    def judge(layout: Layout) -> float:
+    def judge(layout: Layout) -> Merit:
         try:
-            return quick_step_time(made(work, layout, _quick_schedule(layout, request)))
-        except (PlanError, ScheduleError) as error:  # the schedule, or a neighbour's cut, doesn't suit
-            reasons.append(str(error))
-            return math.inf
+            return quick_merit(made(work, layout, _quick_schedule(layout, request)))
+        except ScheduleError as error:
+            unsuited.append(str(error))
+            return math.inf, math.inf
 
-    timed = sorted((judge(x), i) for i, x in enumerate(layouts))
-    ranked = [layouts[i] for seconds, i in timed if seconds < math.inf]
-    trials = [min(TRIALS, IMPROVED_ACTIONS // _actions(x)) for x in ranked[:IMPROVED]]
-    better = [improve(work, x, judge, trials=n) for x, n in zip(ranked, trials, strict=False)]
+    judged_layouts = sorted((judge(x), i) for i, x in enumerate(layouts))
+    ranked = [layouts[i] for (_, seconds), i in judged_layouts if seconds < math.inf]
+    better = []
+    for layout in ranked[:IMPROVED]:
+        trials = min(TRIALS, IMPROVED_ACTIONS // _actions(layout))
+        better.append(relaxed(improve(work, layout, judge, trials=trials), judge))
     return list(dict.fromkeys([*better, *ranked]))
 
 
@@ -207,23 +220,18 @@ def _schedule(layout: Layout, request: Request) -> str:
     return "branch_aware" if len(layout.devices) > 1 else "sequential"
 
 
-def _best(
-    work: Work, ranked: Sequence[Layout], request: Request, reasons: list[str], progress: Progress | None
-) -> Plan | None:
-    """The best of the first few that fit; ``reasons`` gathers why others don't."""
+def _best(work: Work, ranked: Sequence[Layout], request: Request, progress: Progress | None) -> Plan | None:
+    """The best of the first few that fit."""
     found: list[Plan] = []
     spent = 0
     for layout in ranked:
-        name = _schedule(layout, request)
+        if len(found) == FINALISTS or spent > (FINAL_ACTIONS if found else 2 * FINAL_ACTIONS):
+            break
+        spent += _actions(layout)
         try:
-            candidate = judged(work, layout, name)
-        except (PlanError, ScheduleError) as error:  # too large, or a schedule that doesn't suit: the next may
-            reasons.append(str(error))
+            found.append(judged(work, layout, _schedule(layout, request)))
+        except PlanError:  # it doesn't fit: the next one may, and ``explain`` tells if none does
             continue
-        found.append(relaxed(work, layout, candidate))
         if progress:
             progress(len(found), min(FINALISTS, len(ranked)), min(found, key=step_time).schedule.name)
-        spent += _actions(layout)
-        if len(found) == FINALISTS or (len(found) > 1 and spent > FINAL_ACTIONS):
-            break
     return min(found, key=step_time, default=None)

@@ -12,7 +12,7 @@ from plait.schedule.program import Op, Programs
 from plait.schedule.verify import verify
 from plait.simulate.core import run
 from plait.simulate.flat import flatten
-from plait.simulate.memory import check_memory
+from plait.simulate.memory import check_memory, held_over_time
 from plait.simulate.prices import Prices
 from plait.simulate.simulate import simulate as simulate_programs
 from plait.simulate.timeline import Lane, Timeline
@@ -23,10 +23,10 @@ def simulate(plan: Plan) -> Timeline:
     return _simulated(plan, _programs(plan), prices_of(plan))
 
 
-def quick_step_time(plan: Plan) -> float:
-    """``simulate(plan).step_time`` without its events, of a schedule made by name: for searching.
+def quick_merit(plan: Plan) -> tuple[float, float]:
+    """By what share of it a rank's memory is short, and ``simulate(plan).step_time``: for searching.
 
-    Such a schedule needs no verifying, and making events takes longer than simulating.
+    A schedule made by name needs no verifying, and making events takes longer than simulating.
     """
     programs, prices = lower(schedule_of(plan), placement_of(plan)), prices_of(plan)
     flat = flatten(programs, prices)
@@ -38,7 +38,8 @@ def quick_step_time(plan: Plan) -> float:
                 begun[instruction.index] = max(begun[instruction.index], begin[i])
     done = [end[flat.first[r + 1] - 1] for r, program in enumerate(programs.ranks) if program]
     reduced = [at + seconds for at, seconds in zip(begun, prices.reductions, strict=True)]
-    return max([*done, *reduced]) + max(prices.step)
+    full = max(held / prices.capacity[rank] for rank, _, held in held_over_time(programs, prices, begin, end))
+    return max(full - 1.0, 0.0), max([*done, *reduced]) + max(prices.step)
 
 
 def check(plan: Plan) -> Programs:
