@@ -4,9 +4,11 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 import torch
 from torch import Tensor
@@ -48,6 +50,35 @@ def engine_of(job: Job, plan: Plan, *, paced: bool, training: bool = True, weigh
     )
 
 
+class Ahead:
+    """The batches of consecutive steps, each made in a thread while the step before it runs."""
+
+    def __init__(self, data: Data, step: int, steps: int) -> None:
+        self._data, self._step, self._steps = data, step, steps
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._next = self._begin()
+
+    def _begin(self) -> "Future[Mapping[str, Any]] | None":
+        return self._pool.submit(self._data.batch, self._step) if self._step < self._steps else None
+
+    def take(self) -> Mapping[str, Any]:
+        """The next step's batch; raises what the data raised."""
+        if self._next is None:
+            raise RunError(f"there are {self._steps} steps, and no batch after them")
+        batch = self._next.result()
+        self._step += 1
+        self._next = self._begin()
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
 @dataclass
 class Training:
     """One rank's part in a run."""
@@ -69,9 +100,13 @@ class Training:
     def run(self) -> None:
         """Train to the last step, evaluate, and write what the run's folder holds."""
         began = time.perf_counter()
-        with self._log() as log, Progress(self.job, self.plan, shown=self.first) as progress:
+        with (
+            self._log() as log,
+            Progress(self.job, self.plan, shown=self.first) as progress,
+            Ahead(self.data, self.engine.step_number, self.job.steps) as batches,
+        ):
             while self.engine.step_number < self.job.steps:
-                row = self._step()
+                row = self._step(batches)
                 progress.update(row)
                 if log is not None:
                     log.write(json.dumps(row) + "\n")
@@ -79,11 +114,11 @@ class Training:
         spent = time.perf_counter() - began
         self._finish(spent)
 
-    def _step(self) -> dict[str, Any]:
+    def _step(self, batches: "Ahead") -> dict[str, Any]:
         step = self.engine.step_number
         rates = [g["lr"] for g in self.engine.optimizer.param_groups] if self.engine.optimizer else [0.0]
         asked = time.perf_counter()
-        batch = self.data.batch(step)
+        batch = batches.take()
         began = time.perf_counter()
         loss = self.engine.step(batch)
         seconds = time.perf_counter() - began

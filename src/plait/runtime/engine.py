@@ -98,8 +98,7 @@ class Engine:
         self._layouts = self._layouts_of(self._programs)
         self._evaluations: dict[int, tuple[Programs, list[Layout | None]]] = {}
         self._record: Record | None = None
-
-    _pace: Pace | None
+        self._ended: float | None = None
 
     def _connect(self) -> None:
         alone = self._ranks == 1
@@ -238,7 +237,8 @@ class Engine:
         return Compute(placement, self._parts.stages, self._captured.graph.values, data, self._held)
 
     def _execute(self, programs: Programs, layouts: list[Layout | None], compute: Compute, *, training: bool) -> None:
-        record = Record(self.rank, self._offset)
+        record = Record(self.rank, self._offset, before=self._ended)
+        self._ended = None
         pace = self._pace if training else None
         transport = reducer = None
         if self._groups is not None:
@@ -254,7 +254,7 @@ class Engine:
         executor.run(lambda: self._finish_step(compute, record, pace))
         self.watch.transport = None
         if training:
-            self._record = record
+            self._record, self._ended = record, record.end
 
     def _finish_step(self, compute: Compute, record: Record, pace: Pace | None) -> None:
         began = now()
@@ -289,12 +289,14 @@ class Engine:
 
     def timeline(self) -> Timeline | None:
         """The last step's measured timeline of all ranks, on rank 0; every rank must call it."""
+        self._ended = None
         if self._record is None:
             return None
         return gather_timeline(self._record, self.plan, self._programs)
 
     def save_checkpoint(self, folder: str | Path, *, keep: int = 3) -> Path:
         """Write ``folder/step-N``, whole or not at all; every rank must call it. Gives its path."""
+        self._ended = None
         own = {n: t.detach() for n, t in self._parts.tensors.items() if n in self._parts.counted}
         counted = {n: p for n, p in self._update.parameters.items() if n in self._parts.counted}
         tensors = own | checkpoint.optimizer_tensors(self._update.optimizer, counted)

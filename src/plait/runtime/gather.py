@@ -1,6 +1,6 @@
 """What ranks made, brought to rank 0: timelines and outputs of evaluations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ def gather_timeline(record: Record, plan: Plan, programs: Programs) -> Timeline 
         if found is None:
             return None
         records = found
-    origin = min(r.start + r.offset for r in records)
+    origin = _origin(records)
     return Timeline.build(
         [event for r in records for event in r.events(origin)],
         [sample for r in records for sample in r.memory(origin)],
@@ -39,6 +39,16 @@ def gather_timeline(record: Record, plan: Plan, programs: Programs) -> Timeline 
             "work_seconds": [r.work for r in records],
         },
     )
+
+
+def _origin(records: Sequence[Record]) -> float:
+    """When the step began, on rank 0's clock: when the last rank had ended the step before.
+
+    A rank that ends its step early begins the next one early, so that its first events may lie before the origin;
+    counted so, step times add up to the run's.
+    """
+    ends = [r.before + r.offset for r in records if r.before is not None]
+    return max(ends) if len(ends) == len(records) else min(r.start + r.offset for r in records)
 
 
 def gather_outputs(

@@ -17,6 +17,8 @@ class Record:
     """Seconds that compute took in fact, where it was held back to its priced duration."""
     start: float = 0.0
     end: float = 0.0
+    before: float | None = None
+    """When this rank ended the step before, if nothing else was done in between."""
 
     def add(
         self,
