@@ -6,6 +6,9 @@ import sys
 import pytest
 
 import plait
+from plait.errors import PlanError
+from support.plans import UnitCosts
+from support.report_case import graph, make_case
 
 WITHOUT_TORCH = [
     "plait",
@@ -23,6 +26,16 @@ WITHOUT_TORCH = [
 @pytest.mark.parametrize("name", plait.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(plait, name) is not None
+
+
+def test_plan_and_simulate_are_functions_whatever_was_imported_before() -> None:
+    import plait.plan.search
+    import plait.simulate.simulate
+
+    case = make_case()
+    assert plait.simulate(case.plan).step_time == case.predicted.step_time  # type: ignore[operator]
+    with pytest.raises(PlanError, match="global_batch"):
+        plait.plan(graph(), case.plan.cluster, UnitCosts(), global_batch=0)  # type: ignore[operator]
 
 
 def test_an_unknown_name_is_refused_as_usual() -> None:

@@ -122,6 +122,7 @@ def _gantt_layout(figure: go.Figure, plan: Plan, timelines: Timelines) -> go.Fig
     rows = [(rank * step + i, origin) for rank in range(len(plan.devices)) for i, origin in enumerate(timelines)]
     names = [f"{plan.devices[int(y // step)]} · {origin}" for y, origin in rows]
     last = max((t.step_time for t in timelines.values()), default=0.0) * 1e3
+    first = min((float(t.start.min(initial=0.0)) for t in timelines.values()), default=0.0) * 1e3
     figure.update_layout(
         barmode="overlay",
         height=max(260, int(_ROW * step * len(plan.devices)) + 130),
@@ -129,7 +130,7 @@ def _gantt_layout(figure: go.Figure, plan: Plan, timelines: Timelines) -> go.Fig
         hoverlabel={"align": "left"},
         margin={"l": 10, "r": 10, "t": 10, "b": 40},
     )
-    figure.update_xaxes(title="milliseconds since the step began", range=[0, last * 1.01], zeroline=False)
+    figure.update_xaxes(title="milliseconds since the step began", range=[first * 1.01, last * 1.01], zeroline=False)
     figure.update_yaxes(
         tickvals=[y for y, _ in rows],
         ticktext=names,
