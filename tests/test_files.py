@@ -54,7 +54,7 @@ def test_a_timeline_comes_back_as_it_was(tmp_path: Path) -> None:
         (Cluster, "- 1", "expected fields"),
         (Cluster, "a: [", "not readable as YAML"),
         (Cluster, "format: plait-plan/1", "format: expected 'plait-cluster/1', found 'plait-plan/1'"),
-        (Cluster, CLUSTER.replace("name: two sites", "nmae: two sites"), "nmae: unknown field; is it misspelt?"),
+        (Cluster, CLUSTER.replace("name: two sites", "namee: two sites"), "namee: unknown field; is it misspelt?"),
         (Cluster, CLUSTER.replace("memory: 1 GiB", "memory: 1 gib"), "device_types.fast.memory: '1 gib' is not a size"),
         (Cluster, CLUSTER.replace("200 Mbit/s", "-200 Mbit/s"), "bandwidth: .* not negative"),
         (Cluster, CLUSTER.replace("type: fast", "type: fats"), "unknown device type 'fats'"),
