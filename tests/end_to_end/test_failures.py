@@ -69,3 +69,8 @@ def test_the_wrong_number_of_processes_is_told(plan: Plan, tmp_path: Path) -> No
 def test_a_plan_for_another_model_is_refused(ranks: Pool, plan: Plan) -> None:
     with pytest.raises(RankError, match="the plan is for another model: CLIPModel"):
         ranks.run(2, jobs.train, models.smaller_clip, plan.dump())
+
+
+def test_ranks_of_one_node_on_two_machines_are_refused(ranks: Pool, plan: Plan) -> None:
+    with pytest.raises(RankError, match="puts ranks 0 and 1 on node n0, but they run on host-0 and host-1"):
+        ranks.run(2, jobs.train_on_another_host, models.clip, plan.dump())

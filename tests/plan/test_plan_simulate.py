@@ -11,6 +11,7 @@ from plait.plan.assemble import StageChoice, assemble
 from plait.plan.plan import Plan, SchedulePlan
 from plait.plan.schedules import NAMES, schedule_of
 from plait.plan.simulate import check, predict, simulate
+from support.report_case import make_case
 
 Make = Callable[..., Any]
 
@@ -98,3 +99,11 @@ def test_a_plan_that_lacks_one_price_is_refused(make_plan: Callable[..., Plan]) 
     lacking = plan.model_copy(update={"stages": (plan.stages[0], stage, plan.stages[2])})
     with pytest.raises(PlanError, match=r"stages.image.2-3.prices: none for rank 1"):
         check(lacking)
+
+
+@pytest.mark.parametrize("field", ["codec", "gradient_codec"])
+def test_a_codec_that_is_not_built_is_refused(field: str) -> None:
+    plan = make_case().plan
+    transfers = (plan.transfers[0].model_copy(update={field: "bf16"}), *plan.transfers[1:])
+    with pytest.raises(PlanError, match=rf"transfers\.0\.{field} .*'bf16' is not built yet"):
+        check(plan.model_copy(update={"transfers": transfers}))

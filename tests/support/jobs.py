@@ -1,5 +1,6 @@
 """What the pool's ranks do. Importable by name, so that it can be sent to them."""
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,12 @@ def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     result = model(**kwargs)
     found: Tensor = result if isinstance(result, Tensor) else result["loss"]
     return found
+
+
+def train_on_another_host(rank: int, make: Maker, plan_text: str) -> None:
+    """As if each rank were on a machine of its own."""
+    name, socket.gethostname = socket.gethostname, lambda: f"host-{rank}"
+    try:
+        train(rank, make, plan_text, 1)
+    finally:
+        socket.gethostname = name

@@ -95,13 +95,13 @@ def profile_captured(captured: "Captured", example: dict[str, Any], job: Job, si
         )
 
 
-def costs_of(graph: "BranchGraph", table: "CostTable | None") -> "Costs":
+def costs_of(graph: "BranchGraph", cluster: "Cluster", table: "CostTable | None") -> "Costs":
     """Measured costs where there are any, else modelled ones from the catalog's datasheets."""
     from plait.cost.combined import Combined
     from plait.cost.roofline import RooflineCosts
     from plait.cost.table import TableCosts
 
-    modelled = RooflineCosts(graph)
+    modelled = RooflineCosts.of(graph, cluster)
     return modelled if table is None else Combined(TableCosts(graph, table), modelled)
 
 

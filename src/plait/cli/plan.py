@@ -98,7 +98,7 @@ def make_plan(
         return search(
             captured.graph,
             cluster,
-            costs_of(captured.graph, table),
+            costs_of(captured.graph, cluster, table),
             global_batch=job.global_batch,
             micro_batch=micro_batch or job.micro_batch,
             schedule=schedule,

@@ -27,7 +27,7 @@ def probe(*, devices: str = "auto") -> Cluster:
         raise ClusterError("devices: cuda is asked for, but PyTorch sees no CUDA device here")
     types, counts = _of_cuda(found) if found else _of_cores()
     name = _host()
-    node = Node(name=name, devices=counts, address=name)
+    node = Node(name=name, devices=counts)
     return Cluster(name=name, device_types=types, sites=(Site(name="here", nodes=(node,)),))
 
 

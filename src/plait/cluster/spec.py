@@ -74,8 +74,6 @@ class Node(Value):
     name: Name
     devices: tuple[DeviceCount, ...] = Field(min_length=1)
     link: Link = Link(bandwidth=25e9, latency=10e-6)
-    address: str = ""
-    """Host name or address, for launching."""
 
 
 class Site(Value):

@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 from plait.cost.costs import Source
+from plait.errors import PlanError
 from plait.plan.compile import placement_of, prices_of
 from plait.plan.plan import Plan, Prediction
 from plait.plan.schedules import schedule_of
@@ -75,9 +76,20 @@ def prediction_of(plan: Plan, timeline: Timeline) -> Prediction:
 
 def _programs(plan: Plan) -> Programs:
     """Verified: complete, ordered, free of deadlock."""
+    _check_codecs(plan)
     programs = lower(schedule_of(plan), placement_of(plan))
     verify(programs)
     return programs
+
+
+def _check_codecs(plan: Plan) -> None:
+    for index, transfer in enumerate(plan.transfers):
+        for field, codec in (("codec", transfer.codec), ("gradient_codec", transfer.gradient_codec)):
+            if codec != "exact":
+                raise PlanError(
+                    f"transfers.{index}.{field} ({transfer.source} → {transfer.target}): {codec!r} is not built yet; "
+                    "write exact"
+                )
 
 
 def _simulated(plan: Plan, programs: Programs, prices: Prices) -> Timeline:

@@ -23,7 +23,7 @@ from plait.runtime.compute import Compute, StepData
 from plait.runtime.execute import Executor
 from plait.runtime.failure import Watch
 from plait.runtime.gather import gather_outputs, gather_timeline
-from plait.runtime.join import join, own_device
+from plait.runtime.join import check_hosts, join, own_device
 from plait.runtime.layout import Layout, layout_of
 from plait.runtime.optimize import OptimizerFactory, Outcome, SchedulerFactory, Update
 from plait.runtime.pacing import Pace, sleep_until
@@ -82,6 +82,7 @@ class Engine:
         self._programs = check(self.plan)
         self._ranks = len(self.plan.devices)
         self.rank = join(self._ranks, self.device, timeout)
+        check_hosts([self.plan.cluster.by_name[name].node for name in self.plan.devices])
         self.step_number = 0
         self._model, self._seed, self._timeout = model, seed, timeout
         self._captured = capture_for(model, self.plan, loss)
@@ -244,7 +245,8 @@ class Engine:
         if self._groups is not None:
             names = self.plan.devices
             channel = Channel(self.rank, names, self.device, self._timeout, self._groups.pair, self._offset)
-            transport = Transport(channel, programs, layouts, pace)
+            prefetch = [transfer.prefetch for transfer in self.plan.transfers]
+            transport = Transport(channel, programs, layouts, pace, prefetch)
             reducer = Reducer(self.rank, programs.reductions, self._parts.parameters, self._groups, self._timeout)
         self.watch.transport = transport
         executor = Executor(

@@ -1,6 +1,8 @@
 """Joining the other processes: torchrun's variables, the backend, and checks that all are what the plan needs."""
 
 import os
+import socket
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
@@ -25,6 +27,22 @@ def join(ranks: int, device: torch.device, timeout: float) -> int:
             "on one machine, or --nnodes times --nproc-per-node on several"
         )
     return dist.get_rank()
+
+
+def check_hosts(nodes: Sequence[str]) -> None:
+    """Raise RunError if ranks that the plan puts on one node (``nodes[rank]``) run on several machines."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    hosts: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(hosts, socket.gethostname())
+    first: dict[str, int] = {}
+    for rank, node in enumerate(nodes):
+        other = first.setdefault(node, rank)
+        if hosts[rank] != hosts[other]:
+            raise RunError(
+                f"the plan puts ranks {other} and {rank} on node {node}, but they run on {hosts[other]} and "
+                f"{hosts[rank]}: ranks are the plan's devices in order, so give --node-rank in the order of its nodes"
+            )
 
 
 def _initialise(ranks: int, device: torch.device, timeout: float) -> None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from plait.errors import CheckpointError, RunError
+from plait.runtime.reasons import reason_of
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 """Makes the optimizer of this rank's parameters, given with their names."""
@@ -56,7 +57,9 @@ class Update:
             try:
                 dist.all_reduce(known, async_op=True).wait(timedelta(seconds=self.timeout))
             except RuntimeError as error:
-                raise RunError(f"waited for every rank to end its step: {str(error).splitlines()[0]}") from None
+                raise RunError(
+                    f"waited for every rank to end its step, and one of them did not: {reason_of(error)}"
+                ) from None
         total, squared = known.tolist()
         norm = math.sqrt(squared) if squared >= 0 else math.nan
         outcome = Outcome(total, norm, math.isfinite(total) and math.isfinite(norm))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from plait.errors import RunError
 from plait.runtime.clocks import now
+from plait.runtime.reasons import reason_of
 from plait.schedule.placement import Reduction
 
 
@@ -67,7 +68,7 @@ class Reducer:
                 others = [r for r in self._reductions[index].ranks if r != self._rank]
                 raise RunError(
                     f"rank {self._rank} waited for the ranks {others} to sum gradients of "
-                    f"{_some(self._reductions[index].parameters)}: {str(error).splitlines()[0]}"
+                    f"{_some(self._reductions[index].parameters)}: {reason_of(error)}"
                 ) from None
             for parameter, part in zip(own, torch.split(flat, [p.numel() for p in own]), strict=True):
                 parameter.grad = part.view_as(parameter)

@@ -17,6 +17,7 @@ from plait.errors import RunError
 from plait.runtime.clocks import now
 from plait.runtime.layout import HEADER, Layout
 from plait.runtime.pacing import Pace, sleep_until
+from plait.runtime.reasons import reason_of
 from plait.schedule.action import ALL
 from plait.schedule.program import Direction, Op, Programs
 
@@ -45,18 +46,25 @@ class Transport:
     """The messages of one rank in one run of its program."""
 
     def __init__(
-        self, channel: Channel, programs: Programs, layouts: Sequence[Layout | None], pace: Pace | None, window: int = 8
+        self,
+        channel: Channel,
+        programs: Programs,
+        layouts: Sequence[Layout | None],
+        pace: Pace | None,
+        prefetch: Sequence[int],
     ) -> None:
         self._channel = channel
         self._programs = programs
         self._layouts = layouts
         self._pace = pace
-        self._window = window
+        self._window: dict[int, int] = {}
+        """Per sender, how many receives are posted ahead: the most that one of its edges asks for."""
         self._coming: dict[int, deque[int]] = {}
         for instruction in programs.ranks[channel.rank]:
             if instruction.op is Op.RECV:
-                sender = programs.messages[instruction.index].sender
-                self._coming.setdefault(sender, deque()).append(instruction.index)
+                message = programs.messages[instruction.index]
+                self._coming.setdefault(message.sender, deque()).append(instruction.index)
+                self._window[message.sender] = max(self._window.get(message.sender, 1), prefetch[message.edge])
         self._posted: dict[int, deque[_Posted]] = {sender: deque() for sender in self._coming}
         self._sending: deque[tuple[int, Tensor, Any]] = deque()
         self.waiting = ""
@@ -119,7 +127,7 @@ class Transport:
 
     def _post(self, sender: int) -> None:
         coming, posted = self._coming[sender], self._posted[sender]
-        while coming and len(posted) < self._window:
+        while coming and len(posted) < self._window[sender]:
             index = coming.popleft()
             buffer = self._layout(index).empty(self._channel.device)
             try:
@@ -153,17 +161,8 @@ class Transport:
 
     def _failed(self, what: str, peer: int, index: int, error: RuntimeError) -> str:
         channel = self._channel
-        reason = _reason(error)
+        reason = reason_of(error)
         return (
             f"rank {channel.rank} ({channel.names[channel.rank]}) {what} rank {peer} ({channel.names[peer]}) on "
             f"{self._describe(index)}: {reason}"
         )
-
-
-def _reason(error: RuntimeError) -> str:
-    text = str(error)
-    if "imeout" in text or "imed out" in text:
-        return "the time-out passed; is it alive, or stuck in a slower step? (raise the time-out if it is only slow)"
-    if any(sign in text for sign in ("closed", "reset", "refused", "Broken pipe", "peer")):
-        return "it has gone (its own message says why)"
-    return text.splitlines()[0]
