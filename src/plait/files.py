@@ -111,13 +111,13 @@ def _innermost(errors: list[Any]) -> list[Any]:
 
 
 def _describe(where: str, error: Any) -> str:
-    field = ".".join(str(part) for part in error["loc"]) or "the whole"
+    field = ".".join(str(part) for part in error["loc"])
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = "unknown field; is it misspelt?"
     if error["type"] == "missing":
         message = "missing; it is required"
-    return f"{where}: {field}: {message}"
+    return f"{where}: {field}: {message}" if field else f"{where}: {message}"
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,11 +1,14 @@
 """What several commands share: the console, arguments, and the steps from a job to a plan."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from plait.errors import PlanError, ScheduleError
 from plait.job.job import Job
 from plait.units import show_seconds
 
@@ -70,6 +73,15 @@ def plan_of(path: Path) -> "Plan":
     from plait.plan.plan import Plan
 
     return Plan.load(path)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What is wrong with the plan is said with its file."""
+    try:
+        yield
+    except (PlanError, ScheduleError) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def profile_sizes(global_batch: int) -> list[int]:

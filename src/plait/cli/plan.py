@@ -18,6 +18,7 @@ from plait.cli._common import (
     say,
 )
 from plait.job.job import Job
+from plait.job.update import optimizer_of
 from plait.units import show_seconds
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def command(
 
     one_thread()
     loaded = Job.load(job)
+    optimizer_of(loaded)  # a wrong name or option shows before the work, not after
     cluster = cluster_of(loaded)
     table = CostTable.load(profile) if profile is not None else None
     example = example_of(loaded)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from plait.cli._common import PlanArgument, console, plan_of, say
+from plait.cli._common import PlanArgument, console, naming, plan_of, say
 from plait.units import show_seconds
 
 
@@ -25,7 +25,8 @@ def command(
     from plait.report.tables import per_rank, render_rows
 
     loaded = plan_of(plan)
-    timeline = simulate(loaded)
+    with naming(plan):
+        timeline = simulate(loaded)
     shown = console()
     speed = loaded.global_batch / timeline.step_time if timeline.step_time else 0.0
     say(f"step {show_seconds(timeline.step_time)}, {speed:.4g} samples/s, bubble ratio {timeline.bubble_ratio:.3f}")

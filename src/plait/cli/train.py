@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plait.cli._common import JobArgument, PlanOption, console, plan_of, save_report, say
-from plait.errors import PlanError
+from plait.cli._common import JobArgument, PlanOption, console, naming, plan_of, save_report, say
+from plait.errors import CheckpointError, PlanError
 from plait.files import read_text, write_text
 from plait.job.folder import RunFolder
 from plait.job.job import Job
@@ -69,6 +69,8 @@ def start(job: Job, plan: Path, folder: RunFolder, *, resume: bool, paced: bool,
     from plait.launch import launch
     from plait.worker import Task
 
+    if resume:
+        check_resumable(folder)
     loaded = prepare(job, plan, folder)
     launch(
         Task("train", job.path, folder.plan, folder.root, resume=resume, paced=paced), len(loaded.devices), port=port
@@ -76,12 +78,21 @@ def start(job: Job, plan: Path, folder: RunFolder, *, resume: bool, paced: bool,
     finish(folder)
 
 
+def check_resumable(folder: RunFolder) -> None:
+    """Raise CheckpointError where there is nothing to resume, before any process starts."""
+    from plait.runtime.checkpoint import latest
+
+    if latest(folder.checkpoints) is None:
+        raise CheckpointError(f"{folder.checkpoints}: no whole checkpoint to resume from; train without --resume")
+
+
 def prepare(job: Job, plan: Path, folder: RunFolder) -> "Plan":
     """Check the plan and write down what is run, and what it is predicted to do."""
     from plait.plan.simulate import check, simulate
 
     loaded = plan_of(plan)
-    check(loaded)
+    with naming(plan):
+        check(loaded)
     if loaded.global_batch != job.global_batch:
         raise PlanError(
             f"{plan}: its micro-batches are {loaded.global_batch} samples in all, {job.path.name} has global_batch "

@@ -1,6 +1,6 @@
 """``plait verify``: whether a plan can run."""
 
-from plait.cli._common import PlanArgument, plan_of, say
+from plait.cli._common import PlanArgument, naming, plan_of, say
 
 
 def command(plan: PlanArgument) -> None:
@@ -11,7 +11,8 @@ def command(plan: PlanArgument) -> None:
     from plait.plan.simulate import check
 
     loaded = plan_of(plan)
-    programs = check(loaded)
+    with naming(plan):
+        programs = check(loaded)
     actions = sum(len(row) for row in programs.schedule.rows)
     priced = any(stage.prices for stage in loaded.stages)
     say(

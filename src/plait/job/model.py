@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from plait.errors import FileError
+from plait.errors import FileError, PlaitError
 from plait.job.job import Job
 from plait.job.resolve import call, resolve
 
@@ -34,5 +34,10 @@ def _maker(job: Job) -> Any:
     config_class = getattr(found, "config_class", None)
     if config_class is None:
         raise FileError(f"{where}.class: {reference} has no config_class; make it by a factory instead")
-    config = call(config_class, job.model.config, f"{where}.config")
+    try:
+        config = call(config_class, job.model.config, f"{where}.config")
+    except PlaitError:
+        raise
+    except Exception as error:  # configs raise errors of their own library
+        raise FileError(f"{where}.config: {config_class.__name__} refuses it: {error}") from error
     return lambda: found(config)

@@ -51,7 +51,7 @@ def check(plan: Plan) -> Programs:
     programs = _programs(plan)
     if any(stage.prices for stage in plan.stages):
         prices = prices_of(plan)
-        check_memory(_simulated(plan, programs, prices), prices)
+        check_memory(_simulated(plan, programs, prices), prices, plan.devices)
     return programs
 
 

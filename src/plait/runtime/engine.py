@@ -260,7 +260,9 @@ class Engine:
 
     def _finish_step(self, compute: Compute, record: Record, pace: Pace | None) -> None:
         began = now()
+        self.watch.ends_step = True
         outcome = self._update.agree(compute.loss)
+        self.watch.ends_step = False
         agreed = now()
         record.add(Lane.WAIT, "STEP", began, agreed)
         self._update.step(outcome)

@@ -15,11 +15,15 @@ class Watch:
 
     rank: int
     transport: Transport | None = None
+    ends_step: bool = False
+    """Whether it is at the barrier that ends a step."""
 
     def describe(self) -> str:
         """What this rank does at the moment, in a few words."""
         if self.transport is not None and self.transport.waiting:
             return f"rank {self.rank} was waiting {self.transport.waiting}"
+        if self.ends_step:
+            return f"rank {self.rank} was waiting for every rank to end its step"
         return f"rank {self.rank} was computing"
 
     def on_terminate(self) -> None:

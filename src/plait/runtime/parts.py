@@ -10,6 +10,7 @@ from plait.errors import PlanError
 from plait.model.capture import Captured, retrace
 from plait.model.stages import Stage, build_stage
 from plait.model.traced import LossFunction
+from plait.plan.matches import check_matches
 from plait.plan.plan import Plan
 from plait.runtime.weights import materialise
 
@@ -40,6 +41,7 @@ def capture_for(model: nn.Module, plan: Plan, loss: LossFunction | None) -> Capt
     captured = retrace(model, given.inputs, given.losses, given.outputs, loss, given.mixing)
     if captured.graph.fingerprint != given.fingerprint:
         raise PlanError(_difference(captured, plan))
+    check_matches(plan, captured.graph)
     return captured
 
 
