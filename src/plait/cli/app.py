@@ -15,6 +15,9 @@ COMMANDS = (
     "demo", "capture", "profile", "plan", "verify", "simulate", "train", "evaluate", "report", "schema",
 )  # fmt: skip
 
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended, as shells have it."""
+
 app = typer.Typer(
     name="plait",
     help="Trains concurrent-branch models on mixed accelerators in several places.",
@@ -48,12 +51,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except PlaitError as error:
         return _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("ended on request", 130)
+        return _fail("ended on request", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `plait ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         return _usage(error) if hasattr(error, "exit_code") else _unexpected(error)
+    if code == INTERRUPTED:  # how typer hands on Ctrl-C
+        return _fail("ended on request", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
