@@ -197,6 +197,25 @@ def test_a_norm_over_the_batch_is_a_layer_of_batch_scope_and_keeps_its_statistic
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
 
 
+def test_a_norm_over_the_batch_shows_beside_dropout_in_the_same_layer() -> None:
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.5))
+    graph = capture(Mixing(block), {"x": rows(), "y": rows()}).graph
+    assert graph.by_name["mix"].scope is Scope.BATCH
+
+
+def test_noise_that_evaluation_does_not_switch_off_is_refused() -> None:
+    class Noise(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(0.1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.scale * torch.randn_like(x)
+
+    with pytest.raises(CaptureError, match="give another loss than the model"):
+        capture(Mixing(Noise()), {"x": rows(), "y": rows()})
+
+
 def test_a_norm_may_be_told_to_work_on_each_micro_batch() -> None:
     model = Mixing(nn.BatchNorm1d(WIDTH))
     graph = capture(model, {"x": rows(), "y": rows()}, scopes={"mix": "microbatch"}).graph

@@ -74,7 +74,7 @@ def capture(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = {n: t.to(device) for n, t in trial_batch(traced.tape, example).items()}
     with unchanged(model), without_dropout(model):
-        trial = run_trial(traced.tape, traced.roles, traced.measures, model, batch)
+        trial = run_trial(traced.tape, traced.roles, model, batch)
         decision = decide(traced, trial, dict(scopes or {}))
         captured = _assemble(traced, decision)
         _verify(captured, traced.question, batch)

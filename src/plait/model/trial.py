@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from plait.model.graph import Scope
 from plait.model.losses import Count, counts, labels
-from plait.model.measure import Measures
 from plait.model.roles import Roles
 from plait.model.steps import Step
 from plait.model.streams import undisturbed
@@ -107,7 +106,7 @@ class Trial:
         return abs(mean - reference) <= 1e-5 * abs(reference) + 1e-8
 
 
-def run_trial(tape: Tape, roles: Roles, measures: Measures, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
+def run_trial(tape: Tape, roles: Roles, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
     """Run ``tape`` on ``batch`` and on its parts; to be called within ``without_dropout``."""
     device = next(iter(batch.values())).device
     whole = _run_whole(tape, model, batch, Context(sum(PARTS), device, training=False))
@@ -119,7 +118,7 @@ def run_trial(tape: Tape, roles: Roles, measures: Measures, model: nn.Module, ba
         parts.append(runner.run(batch, Context(size, device, training=False)))
         mixing |= runner.mixing
         start += size
-    return Trial(tape, roles, whole, tuple(parts), frozenset(n for n in mixing if not measures.random[n]))
+    return Trial(tape, roles, whole, tuple(parts), frozenset(mixing))
 
 
 def _run_whole(tape: Tape, model: nn.Module, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
