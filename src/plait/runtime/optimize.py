@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -48,10 +49,7 @@ class Update:
     def agree(self, loss: float, *, counting: bool = True) -> Outcome:
         """The barrier: every rank's part of the loss and, if ``counting``, of the squared norm, summed."""
         counted = [p.grad for n, p in self.parameters.items() if counting and n in self.counted and p.grad is not None]
-        square = sum(
-            (g.detach().double().pow(2).sum() for g in counted),
-            torch.zeros((), dtype=torch.float64, device=self.device),
-        )
+        square = get_total_norm(counted).double() ** 2 if counted else torch.zeros((), dtype=torch.float64)
         known = torch.stack([torch.tensor(loss, dtype=torch.float64, device=self.device), square.to(self.device)])
         if not self.alone:
             try:
@@ -79,12 +77,8 @@ class Update:
             parameter.grad = None
 
     def _clip(self, norm: float) -> None:
-        if self.max_norm is None:
-            return
-        factor = min(1.0, self.max_norm / (norm + 1e-6))
-        for parameter in self.parameters.values():
-            if parameter.grad is not None and factor < 1.0:
-                parameter.grad.mul_(factor)
+        if self.max_norm is not None:
+            clip_grads_with_norm_(self.parameters.values(), self.max_norm, torch.tensor(norm))
 
     def rates_of_all(self) -> dict[str, Any]:
         """Learning rates and the scheduler's state, of the lowest rank that trains anything."""
