@@ -53,7 +53,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
         ("hidden_size: 64", "hidden_size: 63", "model.config: CLIPConfig refuses it"),
         ("digits:Digits", "digitz:Digits", "data.factory: no module 'digitz'"),
         ("digits:Digits", "digits:Figures", "data.factory: "),
-        ("shift: 1", "shfit: 1", "data.options: Digits has no option 'shfit'; it has batch, seed, shift"),
+        ("shift: 1", "shipt: 1", "data.options: Digits has no option 'shipt'; it has batch, seed, shift"),
         ("name: AdamW", "name: AdamQ", "optimizer.name"),
         ("eps: 1.0e-6", "epsilon: 1.0e-6", "optimizer.options: AdamW has no option 'epsilon'"),
         ("cluster.yaml", "nowhere.yaml", "nowhere.yaml: cannot read: No such file"),
