@@ -17,7 +17,8 @@ def main(plan: str, steps: int, folder: str, accident: str) -> None:
     engine.watch.on_terminate()
     for step in range(steps):
         if step == steps - 1 and engine.rank == 1:
-            _happen(accident)
+            # This layer reads what rank 0 sends in this step, so rank 0 is in the midst of it as well.
+            model.get_submodule("vision_model.encoder.layers.2").register_forward_pre_hook(lambda *_: _happen(accident))
         engine.step(batch)
         if folder:
             engine.save_checkpoint(folder)

@@ -21,8 +21,9 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.optim import Optimizer
 
-from plait.errors import CheckpointError
+from plait.errors import CheckpointError, RunError
 from plait.files import read_text, write_text
+from plait.runtime.reasons import reason_of
 
 FORMAT = "plait-checkpoint/1"
 STATE = "state.json"
@@ -141,4 +142,10 @@ def _quietly() -> Iterator[None]:
 
 def _barrier() -> None:
     if dist.is_initialized():
-        dist.barrier()
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            raise RunError(
+                f"rank {dist.get_rank()} waited for every rank to write its part of the checkpoint, and one of them "
+                f"did not: {reason_of(error)}"
+            ) from None

@@ -56,7 +56,8 @@ class Update:
                 dist.all_reduce(known, async_op=True).wait(timedelta(seconds=self.timeout))
             except RuntimeError as error:
                 raise RunError(
-                    f"waited for every rank to end its step, and one of them did not: {reason_of(error)}"
+                    f"rank {dist.get_rank()} waited for every rank to end its step, and one of them did not: "
+                    f"{reason_of(error)}"
                 ) from None
         total, squared = known.tolist()
         norm = math.sqrt(squared) if squared >= 0 else math.nan
