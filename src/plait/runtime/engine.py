@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plait.errors import CheckpointError, RunError
-from plait.model.graph import Scope
 from plait.model.traced import LossFunction
 from plait.plan.compile import placement_of, prices_of
 from plait.plan.plan import Plan
@@ -321,11 +320,6 @@ class Engine:
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the weights, and the model's config where it has one, as ``from_pretrained`` reads them."""
         export.save_pretrained(folder, self._model, self._parts, self.rank, self._ranks, self.device)
-
-    @property
-    def batch_scope(self) -> bool:
-        """Whether a loss needs every micro-batch at once."""
-        return any(loss.scope is Scope.BATCH for loss in self.plan.model.losses)
 
     def close(self) -> None:
         """Leave the process group."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plait.model.graph import ITEM_BYTES, TensorSpec
+from plait.model.graph import TensorSpec
 
 ALIGN = 16
 HEADER = 16
@@ -60,8 +60,3 @@ def layout_of(specs: Mapping[str, TensorSpec], names: Sequence[str], samples: in
         slots.append(Slot(name, offset, nbytes, shape, getattr(torch, spec.dtype)))
         offset += -(-nbytes // ALIGN) * ALIGN
     return Layout(tuple(slots), offset)
-
-
-def checked_dtypes(specs: Mapping[str, TensorSpec]) -> list[str]:
-    """Names of values whose dtype plait can't send."""
-    return [name for name, spec in specs.items() if spec.dtype not in ITEM_BYTES]
