@@ -11,6 +11,7 @@ from plait.errors import FileError
 from plait.report import tables
 from plait.report.html import write_report
 from plait.report.perfetto import write_trace
+from plait.simulate.timeline import Event, Lane, Timeline
 from support.report_case import Case
 
 
@@ -39,6 +40,25 @@ def test_both_timelines_are_there_with_all_their_events(trace: list[dict[str, An
     slices = [e for e in trace if e["ph"] == "X"]
     assert len(slices) == len(case.predicted) + len(case.measured)
     assert len({e["pid"] for e in slices}) == 2 * len(case.plan.devices)
+
+
+def test_slices_of_a_thread_never_overlap_and_no_time_is_negative(tmp_path: Path) -> None:
+    rows = [
+        Event(0, Lane.COMPUTE, "0F0", -0.5, 1.0, 0, 0),
+        Event(0, Lane.SEND, "0>1:F0", 1.0, 4.0, 0, 0),
+        Event(0, Lane.SEND, "0>1:F1", 2.0, 5.0, 0, 1),
+        Event(0, Lane.SEND, "0>1:F2", 4.5, 6.0, 0, 2),
+    ]
+    timeline = Timeline.build(rows, [], ranks=("a",), stages=("x", "y"), step_time=6.0, origin="measured")
+    write_trace(tmp_path / "t.json", {"measured": timeline})
+    slices = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert min(e["ts"] for e in slices) == 0.0
+    by_thread: dict[int, list[dict[str, Any]]] = {}
+    for event in sorted(slices, key=lambda e: e["ts"]):
+        before = by_thread.setdefault(event["tid"], [])
+        assert not before or before[-1]["ts"] + before[-1]["dur"] <= event["ts"]
+        before.append(event)
+    assert len(by_thread) == 3
 
 
 def test_arrows_begin_before_they_end_and_come_in_pairs(trace: list[dict[str, Any]]) -> None:
