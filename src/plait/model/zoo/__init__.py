@@ -1,0 +1,21 @@
+"""Small models with random weights and an example batch each, for tests, demo and benchmarks."""
+
+from plait.model.zoo.example import Example
+from plait.model.zoo.language import gpt2, t5
+from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
+from plait.model.zoo.towers import clip
+from plait.model.zoo.vision_language import llava
+
+__all__ = [
+    "Example",
+    "Residual",
+    "Siamese",
+    "TwoTowers",
+    "clip",
+    "gpt2",
+    "llava",
+    "residual",
+    "siamese",
+    "t5",
+    "two_towers",
+]
