@@ -27,16 +27,17 @@ class TwoTowers(nn.Module):
 class Residual(nn.Module):
     """A chain whose first value is added again at its end, so that it spans every cut; the loss is a scalar."""
 
-    def __init__(self, width: int = 16, layers: int = 4) -> None:
+    def __init__(self, width: int = 16, layers: int = 4, dropout: float = 0.1) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
         self.scale = nn.Parameter(torch.ones(width))
+        self.dropout = dropout
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Mean absolute error of ``x`` (samples × width) after the chain against ``y``."""
         first = hidden = self.layers[0](x)
         for layer in self.layers[1:]:
-            hidden = functional.dropout(torch.relu(layer(hidden)), 0.1, self.training) * self.scale
+            hidden = functional.dropout(torch.relu(layer(hidden)), self.dropout, self.training) * self.scale
         loss: Tensor = (hidden + first - y).abs().mean()
         return loss
 
@@ -66,9 +67,9 @@ def two_towers(samples: int = 4, width: int = 16) -> Example:
     return TwoTowers(width), {n: torch.randn(samples, width) for n in ("left", "right", "target")}
 
 
-def residual(samples: int = 4, width: int = 16) -> Example:
+def residual(samples: int = 4, width: int = 16, dropout: float = 0.1) -> Example:
     """Residual with a batch."""
-    return Residual(width), {n: torch.randn(samples, width) for n in ("x", "y")}
+    return Residual(width, dropout=dropout), {n: torch.randn(samples, width) for n in ("x", "y")}
 
 
 def siamese(samples: int = 4, width: int = 16) -> Example:

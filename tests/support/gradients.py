@@ -1,0 +1,65 @@
+"""Gradients of one step: of a model by itself, and of a plan of it run by ranks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plait.plan.plan import Plan
+from plait.runtime.engine import Engine
+from support.jobs import Maker, loss_of
+from support.pool import Pool
+
+
+class Keep(torch.optim.SGD):
+    """Changes nothing and keeps the gradients that it is stepped with."""
+
+    def __init__(self, named: Any) -> None:
+        self.named = dict(named)
+        self.found: dict[str, Tensor] = {}
+        super().__init__(self.named.values(), lr=0.0)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.found = {n: p.grad.clone() for n, p in self.named.items() if p.grad is not None}
+
+
+def of_plan(rank: int, make: Maker, plan_text: str) -> tuple[float, dict[str, Tensor]]:
+    """This rank's loss and gradients."""
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=Keep, timeout=60) as engine:
+        loss = engine.step(batch)
+        return loss, engine.optimizer.found if isinstance(engine.optimizer, Keep) else {}
+
+
+def of_model(make: Maker) -> tuple[float, dict[str, Tensor]]:
+    """The unpartitioned model's loss and gradients."""
+    model, batch = make()
+    loss = loss_of(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def error(found: Sequence[tuple[float, Mapping[str, Tensor]]], expected: tuple[float, Mapping[str, Tensor]]) -> float:
+    """The largest difference of a gradient, or of the loss, as a share of what plan invariance allows.
+
+    At most 1 is right: max|Δ| ≤ 1e-5·max|ref| + 1e-8 for each tensor. The second summand grows with the largest
+    gradient of the model: one that is zero in exact arithmetic, as an attention key's bias, is rounding noise.
+    """
+    noise = 1e-8 * max(1.0, *(float(g.abs().max()) for g in expected[1].values()))
+    worst = max(abs(loss - expected[0]) / (1e-5 * abs(expected[0]) + 1e-8) for loss, _ in found)
+    seen: set[str] = set()
+    for _, gradients in found:
+        for name, gradient in gradients.items():
+            reference = expected[1].get(name, torch.zeros_like(gradient))
+            allowed = 1e-5 * float(reference.abs().max()) + noise
+            worst = max(worst, float((gradient - reference).abs().max()) / allowed)
+            seen.add(name)
+    missing = [n for n, g in expected[1].items() if n not in seen and float(g.abs().max()) > noise]
+    return float("inf") if missing else worst
+
+
+def run(ranks: Pool, make: Maker, plan: Plan) -> list[tuple[float, dict[str, Tensor]]]:
+    """Each rank's loss and gradients under ``plan``."""
+    found: list[tuple[float, dict[str, Tensor]]] = ranks.run(len(plan.devices), of_plan, make, plan.dump())
+    return found
