@@ -1,7 +1,6 @@
 """The engine: a plan run on torch.distributed, in the user's own processes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,32 +9,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from plait.errors import CheckpointError, RunError
+from plait.errors import CheckpointError, PlanError, RunError
 from plait.model.traced import LossFunction
-from plait.plan.compile import placement_of, prices_of
+from plait.plan.compile import prices_of
+from plait.plan.lengths import Lengths
 from plait.plan.plan import Plan
 from plait.plan.simulate import check
+from plait.plan.tasks import check_tasks, task_of, together
 from plait.runtime import checkpoint, export
-from plait.runtime.batch import Batch, divided, samples_of
+from plait.runtime.batch import Batch, samples_of
 from plait.runtime.clocks import now, offset_to_first
 from plait.runtime.compute import Compute, StepData
 from plait.runtime.execute import Executor
 from plait.runtime.failure import Watch
 from plait.runtime.gather import gather_outputs, gather_timeline
 from plait.runtime.join import check_hosts, join, own_device
-from plait.runtime.layout import Layout, layout_of
 from plait.runtime.optimize import OptimizerFactory, Outcome, SchedulerFactory, Update
 from plait.runtime.pacing import Pace, sleep_until
+from plait.runtime.padding import form_of, padded
 from plait.runtime.parts import capture_for, parts_of, release_others
 from plait.runtime.record import Record
 from plait.runtime.reduction import Groups, Reducer
 from plait.runtime.shares import shares_of
 from plait.runtime.transport import Channel, Transport
 from plait.runtime.weights import load as load_weights
-from plait.schedule.lower import lower
-from plait.schedule.placement import Placement, Replica
-from plait.schedule.program import Direction, Programs
-from plait.schedule.published.forward_only import forward_only
+from plait.runtime.work import Runnable, Work
 from plait.simulate.timeline import Lane, Timeline
 
 
@@ -45,7 +43,7 @@ class Engine:
     Args:
         model: the model that the plan is for, with its weights, or on the meta device together with ``weights``.
             This rank keeps only its own stages' parameters.
-        plan: a plan, or the path of its file.
+        plan: a plan, or the path of its file; of a model whose tasks alternate, one for each task by name.
         optimizer: makes the optimizer from this rank's (name, parameter) pairs.
         scheduler: makes a learning-rate scheduler from the optimizer; it steps once a step.
         loss: as given to ``capture``.
@@ -55,6 +53,7 @@ class Engine:
         paced: hold every action and message back to its priced duration, to rehearse slower devices and links.
         timeout: seconds that any wait for another rank may take.
         weights: a folder of safetensors to start from; each rank reads only its own tensors.
+        lengths: what to do with batches that are longer or shorter than planned; they are refused by default.
 
     Raises:
         PlanError: the plan is for another model, cannot be executed or would deadlock.
@@ -64,7 +63,7 @@ class Engine:
     def __init__(  # noqa: PLR0913
         self,
         model: nn.Module,
-        plan: Plan | str | Path,
+        plan: Plan | str | Path | Mapping[str, Plan | str | Path],
         *,
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
@@ -75,35 +74,46 @@ class Engine:
         paced: bool = False,
         timeout: float = 60.0,
         weights: str | Path | None = None,
+        lengths: Lengths | None = None,
     ) -> None:
-        self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        self._plans = _plans(plan)
+        self.plan = next(iter(self._plans.values()))
         self.device = own_device(device)
-        self._programs = check(self.plan)
+        for one in self._plans.values():
+            check(one)
         self._ranks = len(self.plan.devices)
         self.rank = join(self._ranks, self.device, timeout)
         check_hosts([self.plan.cluster.by_name[name].node for name in self.plan.devices])
         self.step_number = 0
         self._model, self._seed, self._timeout = model, seed, timeout
-        self._captured = capture_for(model, self.plan, loss)
-        self._parts = parts_of(self._captured, self.plan, self.rank, self.device)
+        self._loss, self._lengths = loss, lengths
+        captured = {name: capture_for(model, one, loss) for name, one in self._plans.items()}
+        self._parts = parts_of(list(captured.values()), list(self._plans.values()), self.rank, self.device)
         if weights is not None:
-            load_weights(weights, self._parts.tensors, self._captured.canonical)
+            load_weights(weights, self._parts.tensors, next(iter(captured.values())).canonical)
         elif any(p.is_meta for p in model.parameters()):
             raise RunError("the model is on the meta device: give weights, the folder to read them from")
         release_others(model, self._parts)
-        self._held: dict[tuple[int, int], int] = {}
+        if len(self._plans) > 1:
+            self._plans = together(self._plans, {name: c.graph for name, c in captured.items()})
+        self._works = {
+            name: Work(one, captured[name], stages, check(one), self.rank)
+            for (name, one), stages in zip(self._plans.items(), self._parts.stages, strict=True)
+        }
+        self._mode = True
+        self._done: Work = next(iter(self._works.values()))
+        """What the last step was."""
         self.pace(paced)
         self._connect()
         self._update = self._make_update(optimizer, scheduler, max_grad_norm)
-        self._layouts = self._layouts_of(self._programs)
-        self._evaluations: dict[int, tuple[Programs, list[Layout | None]]] = {}
         self._record: Record | None = None
         self._ended: float | None = None
 
     def _connect(self) -> None:
         alone = self._ranks == 1
-        sets = [r.ranks for r in self._programs.reductions]
-        pairs = sorted({(m.sender, m.receiver) for m in self._programs.messages}) if self._separate() else []
+        programs = [work.programs for work in self._works.values()]
+        sets = [r.ranks for p in programs for r in p.reductions]
+        pairs = sorted({(m.sender, m.receiver) for p in programs for m in p.messages}) if self._separate() else []
         self._groups = None if alone else Groups(self._ranks, sets, pairs)
         self._offset = 0.0 if alone else offset_to_first(self.rank, self._ranks, self.device)
         self.watch = Watch(self.rank)
@@ -130,7 +140,7 @@ class Engine:
 
     def pace(self, on: bool) -> None:
         """From the next step on, hold actions and messages back to their priced durations, or don't (every rank)."""
-        self._pace = Pace(prices_of(self.plan)) if on else None
+        self._pace = {name: Pace(prices_of(plan)) for name, plan in self._plans.items()} if on else {}
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -152,100 +162,96 @@ class Engine:
         """Steps left out since a gradient was not finite."""
         return self._update.skipped
 
-    def step(self, batch: Mapping[str, Any]) -> float:
-        """One optimizer step over the global batch, given whole on every rank; the global loss, on every rank."""
-        slices = Batch(batch, self.plan.model.inputs, self.plan.micro_batches, self.device)
-        shares = shares_of(self.plan.model.losses, self.plan.micro_batches, slices, self._captured.count)
-        data = StepData(slices, shares, self._seed, self.step_number)
-        self._train(True)
-        compute = self._compute(self._programs.placement, data)
-        self._execute(self._programs, self._layouts, compute, training=True)
+    def step(self, batch: Mapping[str, Any], task: str | None = None) -> float:
+        """One optimizer step over the global batch, given whole on every rank; the global loss, on every rank.
+
+        A batch may hold fewer or more samples than planned, as the last of an epoch does. Of tasks that alternate
+        the batch's inputs tell which it is, or ``task`` does.
+        """
+        name, work, batch = self._work_for(batch, task)
+        run = work.training(samples_of(batch, work.inputs))
+        data = self._data(work, run, batch)
+        self._train(work, True)
+        self._execute(work, run, data, self._pace.get(name), training=True)
         self.step_number += 1
+        self._done = work
         return self.outcome.loss
+
+    def _work_for(self, batch: Mapping[str, Any], task: str | None) -> tuple[str, Work, Mapping[str, Any]]:
+        """The task that a batch is for, the work in the form of its inputs, and the batch filled up."""
+        if task is not None and task not in self._works:
+            raise RunError(f"task: there is no {task!r}; the plans are for {', '.join(self._works)}")
+        alone = next(iter(self._works)) if len(self._works) == 1 else None
+        name = task or alone or task_of(self._plans, set(batch))
+        work = self._works[name]
+        samples_of(batch, work.inputs)  # an input that is missing is told first
+        if self._lengths is not None:
+            batch = padded(batch, work.inputs, self._lengths)
+            work = work.in_form(form_of(batch, work.inputs), self._loss)
+        return name, work, batch
+
+    def _data(
+        self, work: Work, run: Runnable, batch: Mapping[str, Any], wanted: frozenset[str] = frozenset()
+    ) -> StepData:
+        sizes = run.programs.placement.micro_batches
+        slices = Batch(batch, work.inputs, sizes, self.device)
+        shares = shares_of(work.captured.graph.losses, sizes, slices, work.captured.count)
+        return StepData(slices, shares, self._seed, self.step_number, wanted)
 
     def evaluate(self, batches: Iterable[Mapping[str, Any]], outputs: Sequence[str] = ()) -> dict[str, Any]:
         """Forward only, pipelined, any batch size. Gives ``loss``, the mean over samples, on every rank.
 
         ``outputs`` (names given to ``capture``) come as tensors over all samples, on rank 0.
         """
-        unknown = [name for name in outputs if name not in self.plan.model.outputs]
-        if unknown:
-            known = ", ".join(self.plan.model.outputs) or "none"
-            raise RunError(f"outputs: the plan keeps no output {unknown[0]!r}; it keeps {known}")
         total, samples = 0.0, 0
         parts: dict[str, list[Tensor]] = {name: [] for name in outputs}
-        self._train(False)
+        dims: dict[str, int] = {}
         for batch in batches:
-            loss, found, count = self._evaluate_one(batch, outputs)
+            _, work, given = self._work_for(batch, None)
+            values = _values(work, outputs)
+            loss, found, count = self._evaluate_one(work, given, values)
             total, samples = total + loss * count, samples + count
             for name, tensor in found.items():
                 parts[name].append(tensor)
-        joined = {n: torch.cat(p, self._output_dim(n)) for n, p in parts.items() if p}
+                dims[name] = work.captured.graph.values[values[name]].batch_dim or 0
+        joined = {n: torch.cat(p, dims[n]) for n, p in parts.items() if p}
         return {"loss": total / samples if samples else float("nan"), "samples": samples, **joined}
 
-    def _output_dim(self, name: str) -> int:
-        return self._captured.graph.values[self.plan.model.outputs[name]].batch_dim or 0
-
-    def _evaluate_one(self, batch: Mapping[str, Any], outputs: Sequence[str]) -> tuple[float, dict[str, Tensor], int]:
-        samples = samples_of(batch, self.plan.model.inputs)
+    def _evaluate_one(
+        self, work: Work, batch: Mapping[str, Any], values: Mapping[str, str]
+    ) -> tuple[float, dict[str, Tensor], int]:
+        """Loss, outputs (name → value in ``values``) and number of samples."""
+        samples = samples_of(batch, work.inputs)
         if not samples:
             raise RunError("batch: there are no samples in it")
-        programs, layouts = self._evaluation(samples)
-        sizes = programs.placement.micro_batches
-        slices = Batch(batch, self.plan.model.inputs, sizes, self.device)
-        shares = shares_of(self.plan.model.losses, sizes, slices, self._captured.count)
-        makers = {name: self._maker(self.plan.model.outputs[name]) for name in outputs}
-        wanted = frozenset(value for value, _ in makers.values())
-        data = StepData(slices, shares, self._seed, self.step_number, wanted)
-        compute = self._compute(programs.placement, data)
-        self._execute(programs, layouts, compute, training=False)
+        run = work.evaluation(samples)
+        self._train(work, False)
+        data = self._data(work, run, batch, frozenset(values.values()))
+        compute = self._execute(work, run, data, None, training=False)
         loss = self._update.agree(compute.loss, counting=False).loss
-        specs = self._captured.graph.values
-        found = gather_outputs(compute.results, makers, programs.placement, specs, self.rank, self.device)
+        makers = {name: (value, _maker(work, value)) for name, value in values.items()}
+        placement, specs = run.programs.placement, work.captured.graph.values
+        found = gather_outputs(compute.results, makers, placement, specs, self.rank, self.device)
         return loss, found, samples
 
-    def _maker(self, value: str) -> tuple[str, int]:
-        layer = self._captured.graph.producers[value]
-        return value, next(i for i, stage in enumerate(self.plan.stages) if layer in stage.layers)
-
-    def _evaluation(self, samples: int) -> tuple[Programs, list[Layout | None]]:
-        """Programs for a batch of another size, made once for each size."""
-        if samples not in self._evaluations:
-            placement = placement_of(self.plan)
-            sizes = divided(samples, self.plan.micro_batches)
-            kept = tuple(
-                replace(
-                    stage,
-                    replicas=tuple(
-                        Replica(r.rank, tuple(m for m in r.micro_batches if m < len(sizes))) for r in stage.replicas
-                    ),
-                    recompute=False,
-                )
-                for stage in placement.stages
-            )
-            placement = replace(placement, stages=kept, micro_batches=sizes, reductions=())
-            programs = lower(forward_only(placement), placement)
-            self._evaluations[samples] = programs, self._layouts_of(programs)
-        return self._evaluations[samples]
-
-    def _train(self, mode: bool) -> None:
-        for stage in self._parts.stages.values():
-            if stage.training != mode:
+    def _train(self, work: Work, mode: bool) -> None:
+        """Stages of several works share modules, so that a change of mode is told to all that run next."""
+        for stage in work.stages.values():
+            if stage.training != mode or self._mode != mode:
                 stage.train(mode)
+        self._mode = mode
 
-    def _compute(self, placement: Placement, data: StepData) -> Compute:
-        return Compute(placement, self._parts.stages, self._captured.graph.values, data, self._held)
-
-    def _execute(self, programs: Programs, layouts: list[Layout | None], compute: Compute, *, training: bool) -> None:
+    def _execute(self, work: Work, run: Runnable, data: StepData, pace: Pace | None, *, training: bool) -> Compute:
+        programs = run.programs
+        compute = Compute(programs.placement, work.stages, work.captured.graph.values, data, work.held)
         record = Record(self.rank, self._offset, before=self._ended)
         self._ended = None
-        pace = self._pace if training else None
         transport = reducer = None
         if self._groups is not None:
             names = self.plan.devices
             channel = Channel(self.rank, names, self.device, self._timeout, self._groups.pair, self._offset)
-            prefetch = [transfer.prefetch for transfer in self.plan.transfers]
-            transport = Transport(channel, programs, layouts, pace, prefetch)
+            prefetch = [transfer.prefetch for transfer in work.plan.transfers]
+            transport = Transport(channel, programs, run.layouts, pace, prefetch)
             reducer = Reducer(self.rank, programs.reductions, self._parts.parameters, self._groups, self._timeout)
         self.watch.transport = transport
         executor = Executor(
@@ -256,6 +262,7 @@ class Engine:
         self.watch.transport = None
         if training:
             self._record, self._ended = record, record.end
+        return compute
 
     def _finish_step(self, compute: Compute, record: Record, pace: Pace | None) -> None:
         began = now()
@@ -276,26 +283,12 @@ class Engine:
         gradients = sum(p.nbytes for p in self._update.parameters.values())
         return kept + gradients + sum(p.nbytes for p in self._parts.parameters.values())
 
-    def _layouts_of(self, programs: Programs) -> list[Layout | None]:
-        """The layout of each message that this rank sends or receives."""
-        specs = self._captured.graph.values
-        found: list[Layout | None] = []
-        for message in programs.messages:
-            if self.rank not in (message.sender, message.receiver):
-                found.append(None)
-                continue
-            names = programs.placement.edges[message.edge].values
-            if message.direction is Direction.BACKWARD:
-                names = tuple(name for name in names if specs[name].gradient)
-            found.append(layout_of(specs, names, programs.placement.samples(message.micro_batch)))
-        return found
-
     def timeline(self) -> Timeline | None:
         """The last step's measured timeline of all ranks, on rank 0; every rank must call it."""
         self._ended = None
         if self._record is None:
             return None
-        return gather_timeline(self._record, self.plan, self._programs)
+        return gather_timeline(self._record, self._done.plan, self._done.programs)
 
     def save_checkpoint(self, folder: str | Path, *, keep: int = 3) -> Path:
         """Write ``folder/step-N``, whole or not at all; every rank must call it. Gives its path."""
@@ -303,19 +296,21 @@ class Engine:
         own = {n: t.detach() for n, t in self._parts.tensors.items() if n in self._parts.counted}
         counted = {n: p for n, p in self._update.parameters.items() if n in self._parts.counted}
         tensors = own | checkpoint.optimizer_tensors(self._update.optimizer, counted)
-        state = {"model": self.plan.model.fingerprint, "seed": self._seed, "rates": self._update.rates_of_all()}
+        state = {"model": self._fingerprints(), "seed": self._seed, "rates": self._update.rates_of_all()}
         return checkpoint.save(folder, self.step_number, tensors, state, keep)
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Go on from a checkpoint, made under this plan or another one of the same model."""
         state = checkpoint.read_state(path)
-        if state.get("model") != self.plan.model.fingerprint:
-            raise CheckpointError(
-                f"{path}: it is of another model ({state.get('model')}, not {self.plan.model.fingerprint})"
-            )
+        if state.get("model") != self._fingerprints():
+            raise CheckpointError(f"{path}: it is of another model ({state.get('model')}, not {self._fingerprints()})")
         checkpoint.load(path, self._parts.tensors, self._update.optimizer)
         self._update.restore_rates(state.get("rates"))
         self.step_number = int(state["step"])
+
+    def _fingerprints(self) -> str:
+        """Of the model's graph under each task; the order of the tasks does not matter."""
+        return " ".join(sorted(plan.model.fingerprint for plan in self._plans.values()))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the weights, and the model's config where it has one, as ``from_pretrained`` reads them."""
@@ -334,3 +329,27 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _plans(given: Plan | str | Path | Mapping[str, Plan | str | Path]) -> dict[str, Plan]:
+    """Plans by task; raises PlanError where there is none, or they don't suit each other."""
+    named = given if isinstance(given, Mapping) else {"": given}
+    if not named:
+        raise PlanError("plan: there is none; give one for each task")
+    found = {name: plan if isinstance(plan, Plan) else Plan.load(plan) for name, plan in named.items()}
+    check_tasks(found)
+    return found
+
+
+def _values(work: Work, outputs: Sequence[str]) -> dict[str, str]:
+    """The values of ``outputs``; raises RunError for one that the plan does not keep."""
+    kept = work.plan.model.outputs
+    unknown = [name for name in outputs if name not in kept]
+    if unknown:
+        raise RunError(f"outputs: the plan keeps no output {unknown[0]!r}; it keeps {', '.join(kept) or 'none'}")
+    return {name: kept[name] for name in outputs}
+
+
+def _maker(work: Work, value: str) -> int:
+    layer = work.captured.graph.producers[value]
+    return next(i for i, stage in enumerate(work.plan.stages) if layer in stage.layers)

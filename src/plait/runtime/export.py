@@ -43,9 +43,7 @@ def _gathered(model: nn.Module, parts: Parts, rank: int, ranks: int, device: tor
     """All tensors on rank 0's CPU, one after the other from the lowest rank that holds each."""
     own = parts.tensors
     found: dict[str, Tensor] = {}
-    graph = parts.captured.graph
-    shapes = {n: (p.shape, getattr(torch, p.dtype)) for n, p in graph.parameters().items()}
-    shapes |= {n: (tuple(t.shape), t.dtype) for n, t in model.named_buffers()}
+    shapes = {n: (tuple(t.shape), t.dtype) for n, t in (*model.named_parameters(), *model.named_buffers())}
     for name, owner in sorted(parts.owners.items()):
         if rank == 0 and owner == 0:
             if name in own:

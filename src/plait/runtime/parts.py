@@ -1,6 +1,6 @@
 """What a rank holds of a plan: its stages, their parameters, and which of these it answers for."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +17,9 @@ from plait.runtime.weights import materialise
 
 @dataclass(frozen=True)
 class Parts:
-    """The stages of one rank by their position in the plan, and its parameters by canonical name."""
+    """Per plan the stages of one rank by their position in it, and its parameters by canonical name."""
 
-    captured: Captured
-    stages: Mapping[int, Stage]
+    stages: tuple[Mapping[int, Stage], ...]
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     """Those that a checkpoint holds."""
@@ -59,36 +58,51 @@ def _difference(captured: Captured, plan: Plan) -> str:
     )
 
 
-def parts_of(captured: Captured, plan: Plan, rank: int, device: torch.device) -> Parts:
-    """The stages that ``rank`` holds, on its device; parameters on the meta device get (unfilled) memory."""
-    own = [i for i, stage in enumerate(plan.stages) if any(r.rank == rank for r in stage.replicas)]
-    names = captured.graph.parameters(name for i in own for name in plan.stages[i].layers)
-    materialise(captured.model, names, captured.canonical, device)
-    stages = {i: build_stage(captured, plan.stages[i].layers) for i in own}
-    for stage in stages.values():
+def parts_of(captured: Sequence[Captured], plans: Sequence[Plan], rank: int, device: torch.device) -> Parts:
+    """The stages of several plans of one model that ``rank`` holds, on its device.
+
+    Parameters on the meta device get (unfilled) memory.
+    """
+    model, canonical = captured[0].model, captured[0].canonical
+    pairs = list(zip(captured, plans, strict=True))
+    names = {n for c, p in pairs for n in c.graph.parameters(x for i in _own(p, rank) for x in p.stages[i].layers)}
+    materialise(model, names, canonical, device)
+    stages = tuple({i: build_stage(c, p.stages[i].layers) for i in _own(p, rank)} for c, p in pairs)
+    together = [stage for own in stages for stage in own.values()]
+    for stage in together:
         stage.to(device)
-    parameters = {n: p for s in stages.values() for n, p in s.named_parameters()}
-    stored = set(captured.model.state_dict().keys())
-    buffers = {n: t for s in stages.values() for n, t in s.named_buffers() if n in stored}
-    owners = _owners(captured, plan, stored)
-    counted = frozenset(n for n in (*parameters, *buffers) if owners.get(n) == rank)
-    return Parts(captured, stages, parameters, buffers, counted, owners)
-
-
-def _owners(captured: Captured, plan: Plan, stored: Collection[str]) -> dict[str, int]:
+    stored = set(model.state_dict().keys())
+    parameters = {n: p for s in together for n, p in s.named_parameters()}
+    buffers = {n: t for s in together for n, t in s.named_buffers() if n in stored}
     owners: dict[str, int] = {}
+    for one, plan in pairs:
+        _add_owners(owners, one, plan, stored)
+    counted = frozenset(n for n in (*parameters, *buffers) if owners.get(n) == rank)
+    return Parts(stages, parameters, buffers, counted, owners)
+
+
+def _own(plan: Plan, rank: int) -> list[int]:
+    return [i for i, stage in enumerate(plan.stages) if any(r.rank == rank for r in stage.replicas)]
+
+
+def _add_owners(owners: dict[str, int], captured: Captured, plan: Plan, stored: Collection[str]) -> None:
     for stage in plan.stages:
         lowest = min(r.rank for r in stage.replicas)
         names = [*captured.graph.parameters(stage.layers)]
         names += [b for layer in stage.layers for b in captured.graph.by_name[layer].buffers if b in stored]
         for name in names:
             owners[name] = min(owners.get(name, lowest), lowest)
-    return owners
 
 
 def release_others(model: nn.Module, parts: Parts) -> None:
-    """Free the memory of the model's parameters that this rank does not hold."""
+    """Free the memory of the model's parameters that this rank does not hold; their forms stay."""
     held = {id(p) for p in parts.parameters.values()}
-    for parameter in model.parameters():
-        if id(parameter) not in held and not parameter.is_meta:
-            parameter.data = torch.empty(0, dtype=parameter.dtype)
+    freed: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():  # noqa: SLF001
+            if parameter is not None and id(parameter) not in held and not parameter.is_meta:
+                if id(parameter) not in freed:
+                    freed[id(parameter)] = nn.Parameter(
+                        torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
+                    )
+                module._parameters[name] = freed[id(parameter)]  # noqa: SLF001

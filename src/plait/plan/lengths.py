@@ -1,0 +1,24 @@
+"""Lengths: what is to be done with batches whose samples are longer or shorter than planned."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plait.files import Value
+
+
+class Lengths(Value):
+    """Inputs in ``pad`` are filled up along their second dimension; the others are taken as they come.
+
+    Without ``multiple_of`` they are filled up to the planned length, so that all steps are alike. With it they get
+    the next multiple of it, and the model is traced once for each length that occurs: choose it so that these are few.
+    """
+
+    pad: dict[str, float] = Field(
+        default_factory=dict,
+        description="input → the value that it is filled up with",
+        examples=[{"input_ids": 0, "attention_mask": 0, "labels": -100}],
+    )
+    multiple_of: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="fill up to a multiple of this instead of the planned length"
+    )

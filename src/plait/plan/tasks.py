@@ -1,0 +1,85 @@
+"""Alternating tasks: several plans of one model on the same ranks, one for each set of inputs that a batch may have."""
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from plait.cost.links import all_reduce_seconds, slowest_link
+from plait.errors import PlanError
+from plait.model.graph import BranchGraph, Parameter
+from plait.plan.plan import Plan, ReductionPlan
+
+
+def together(plans: Mapping[str, Plan], graphs: Mapping[str, BranchGraph]) -> dict[str, Plan]:
+    """The plans with reductions over all ranks that hold a parameter under any of them, for all must step it alike.
+
+    Raises PlanError where they are not for the same ranks, or where a batch would not tell which one it is for.
+    """
+    check_tasks(plans)
+    trained = {name: _trained(plan, graphs[name]) for name, plan in plans.items()}
+    holders: dict[str, set[int]] = {}
+    for found in trained.values():
+        for parameter, ranks in found.items():
+            holders.setdefault(parameter, set()).update(ranks)
+    return {name: _widened(plan, graphs[name], trained[name], holders) for name, plan in plans.items()}
+
+
+def check_tasks(plans: Mapping[str, Plan]) -> None:
+    """Raise PlanError unless the plans are for the same ranks and tell each other apart by their inputs."""
+    for (one, first), (two, second) in combinations(plans.items(), 2):
+        if first.devices != second.devices:
+            raise PlanError(
+                f"task {two}: its devices are {', '.join(second.devices)}, those of {one} {', '.join(first.devices)}; "
+                "tasks that alternate need the same, rank by rank"
+            )
+        if set(first.model.inputs) == set(second.model.inputs):
+            raise PlanError(
+                f"tasks {one} and {two}: both have the inputs {', '.join(first.model.inputs)}, so that no batch tells "
+                "which it is for; give their inputs other names"
+            )
+
+
+def task_of(plans: Mapping[str, Plan], given: set[str]) -> str:
+    """The task with the most inputs among those whose inputs are all ``given``; raises PlanError for none."""
+    suited = [name for name, plan in plans.items() if set(plan.model.inputs) <= given]
+    if not suited:
+        wanted = "; ".join(f"{name}: {', '.join(plan.model.inputs)}" for name, plan in plans.items())
+        raise PlanError(f"batch: it has {', '.join(sorted(given)) or 'nothing'}; the tasks need {wanted}")
+    return max(suited, key=lambda name: len(plans[name].model.inputs))
+
+
+def _trained(plan: Plan, graph: BranchGraph) -> dict[str, set[int]]:
+    """Parameter → the ranks where it gets a gradient."""
+    found: dict[str, set[int]] = {}
+    for stage in plan.stages:
+        for name, parameter in graph.parameters(stage.layers).items():
+            if stage.backward and parameter.trainable:
+                found.setdefault(name, set()).update(r.rank for r in stage.replicas)
+    return found
+
+
+def _widened(plan: Plan, graph: BranchGraph, trained: Mapping[str, set[int]], holders: Mapping[str, set[int]]) -> Plan:
+    parameters = graph.parameters()
+    groups: dict[tuple[int, ...], list[Parameter]] = {}
+    for name in trained:
+        ranks = tuple(sorted(holders[name]))
+        if len(ranks) > 1:
+            groups.setdefault(ranks, []).append(parameters[name])
+    given = {r.ranks: r for r in plan.reductions}
+    reductions = tuple(
+        given[ranks] if ranks in given and set(given[ranks].parameters) == {p.name for p in group}
+        else _reduction(plan, ranks, group)
+        for ranks, group in sorted(groups.items())
+    )  # fmt: skip
+    return plan.model_copy(update={"reductions": reductions})
+
+
+def _reduction(plan: Plan, ranks: tuple[int, ...], parameters: list[Parameter]) -> ReductionPlan:
+    nbytes = sum(p.nbytes for p in parameters)
+    devices = [plan.cluster.by_name[plan.devices[r]] for r in ranks]
+    link = slowest_link(plan.cluster, devices)
+    return ReductionPlan(
+        parameters=tuple(p.name for p in parameters),
+        ranks=ranks,
+        nbytes=nbytes,
+        seconds=all_reduce_seconds(link, len(ranks), nbytes),
+    )
