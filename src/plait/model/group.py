@@ -196,9 +196,10 @@ def _merge_heads(made: Cut) -> None:
     """
     while (found := _lookups(made)) is not None:
         group, heads, rest = found
+        of_data = any(made.has_data(head) for head in heads)  # positions are looked up by their number alone
         for head in heads:
             _join(made, group, head)
-        group.head = bool(rest) and not any(r.head for r in rest)
+        group.head = of_data and bool(rest) and not any(r.head for r in rest)
         _sort(made)
 
 

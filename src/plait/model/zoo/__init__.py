@@ -1,9 +1,11 @@
 """Small models with random weights and an example batch each, for tests, demo and benchmarks."""
 
+from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
-from plait.model.zoo.language import gpt2, t5
+from plait.model.zoo.language import bert, gpt2, llama
 from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
 from plait.model.zoo.towers import clip
+from plait.model.zoo.vision import vit
 from plait.model.zoo.vision_language import llava
 
 __all__ = [
@@ -11,11 +13,15 @@ __all__ = [
     "Residual",
     "Siamese",
     "TwoTowers",
+    "bert",
     "clip",
     "gpt2",
+    "llama",
     "llava",
     "residual",
     "siamese",
     "t5",
     "two_towers",
+    "vit",
+    "whisper",
 ]

@@ -1,4 +1,4 @@
-"""Language models of one branch, and encoders with a decoder, by ``transformers``."""
+"""Language models of one branch, by ``transformers`` with small random configurations."""
 
 import torch
 
@@ -28,23 +28,49 @@ def gpt2(
     return GPT2LMHeadModel(config).train(), {"input_ids": tokens, "labels": tokens.clone()}
 
 
-def t5(*, width: int = 32, layers: int = 2, words: int = 8, vocabulary: int = 50, samples: int = 4) -> Example:
-    """``transformers.T5ForConditionalGeneration``: an encoder that every decoder layer reads."""
-    from transformers import T5Config, T5ForConditionalGeneration
+def llama(*, width: int = 32, layers: int = 2, words: int = 8, vocabulary: int = 50, samples: int = 4) -> Example:
+    """``transformers.LlamaForCausalLM``: rotated positions, grouped heads, a head of its own."""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = T5Config(
-        d_model=width,
-        d_kv=width // 2,
-        d_ff=2 * width,
-        num_layers=layers,
-        num_heads=2,
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
         vocab_size=vocabulary,
-        dropout_rate=0.0,
+        max_position_embeddings=words,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
     )
-    config.decoder_start_token_id = 0
+    tokens = torch.randint(3, vocabulary, (samples, words))
+    batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
+    return LlamaForCausalLM(config).train(), batch
+
+
+def bert(
+    *, width: int = 32, layers: int = 2, words: int = 8, vocabulary: int = 50, samples: int = 4, dropout: float = 0.1
+) -> Example:
+    """``transformers.BertForPreTraining``: masked words and the next sentence, two losses over one encoder."""
+    from transformers import BertConfig, BertForPreTraining
+
+    config = BertConfig(
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        vocab_size=vocabulary,
+        max_position_embeddings=words,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    tokens = torch.randint(3, vocabulary, (samples, words))
     batch = {
-        "input_ids": torch.randint(2, vocabulary, (samples, words)),
-        "attention_mask": torch.ones(samples, words, dtype=torch.long),
-        "labels": torch.randint(2, vocabulary, (samples, words - 2)),
+        "input_ids": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "token_type_ids": (torch.arange(words) >= words // 2).long().repeat(samples, 1),
+        "labels": torch.where(torch.arange(words) % 3 == 0, tokens, -100),
+        "next_sentence_label": torch.randint(0, 2, (samples,)),
     }
-    return T5ForConditionalGeneration(config).train(), batch
+    return BertForPreTraining(config).train(), batch

@@ -1,0 +1,87 @@
+"""Language models, encoder-decoders and multi-task models get the graph that an expert would draw."""
+
+import pytest
+import torch
+
+from plait.model import zoo
+from plait.model.capture import capture
+from plait.model.graph import BranchGraph, Scope
+
+
+def layers_by_branch(graph: BranchGraph) -> dict[str, list[str]]:
+    return {name: [layer.name for layer in layers] for name, layers in graph.branches.items()}
+
+
+def edges(graph: BranchGraph) -> set[tuple[str, str]]:
+    """The interactions as (layer that writes, layer that reads)."""
+    return {(source, target) for _, source, target in graph.interactions}
+
+
+def scopes(graph: BranchGraph) -> list[Scope]:
+    return [term.scope for term in graph.losses]
+
+
+def test_llama_is_one_branch_of_its_blocks() -> None:
+    graph = capture(*zoo.llama(layers=3)).graph
+    assert layers_by_branch(graph) == {
+        "model": ["model.embed_tokens", "model.layers.0", "model.layers.1", "model.layers.2"]
+    }
+    assert graph.layers[-1].modules == ("model.layers.2", "model.norm", "lm_head")
+    assert scopes(graph) == [Scope.WEIGHTED]
+
+
+def test_bert_is_one_branch_with_a_loss_for_words_and_one_for_the_next_sentence() -> None:
+    graph = capture(*zoo.bert()).graph
+    assert layers_by_branch(graph) == {
+        "bert": ["bert.embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1", "cls"]
+    }
+    assert scopes(graph) == [Scope.WEIGHTED] * 2
+    assert len({term.count for term in graph.losses}) == 2  # each a mean over its own labels
+    tied = "bert.embeddings.word_embeddings.weight"
+    assert [x.name for x in graph.layers if tied in {p.name for p in x.parameters}] == ["bert.embeddings", "cls"]
+
+
+def test_vit_is_one_branch_from_patches_to_classes() -> None:
+    graph = capture(*zoo.vit()).graph
+    assert layers_by_branch(graph) == {"vit": ["vit.embeddings", "vit.layers.0", "vit.layers.1"]}
+    assert graph.layers[-1].modules == ("vit.layers.1", "vit.layernorm", "classifier")
+    assert graph.layers[-1].inputs == ("labels",)  # the last stage reads its labels by itself
+
+
+@pytest.fixture(scope="module")
+def whisper() -> BranchGraph:
+    return capture(*zoo.whisper(layers=(2, 3))).graph
+
+
+def test_whispers_encoder_is_read_by_every_decoder_layer(whisper: BranchGraph) -> None:
+    assert layers_by_branch(whisper) == {
+        "model.encoder": [
+            "model.encoder.conv1",
+            "model.encoder.conv2",
+            "model.encoder.layers.0",
+            "model.encoder.layers.1",
+        ],
+        "model.decoder": ["model.decoder.embed_tokens", *(f"model.decoder.layers.{i}" for i in range(3))],
+    }
+    assert edges(whisper) == {("model.encoder.layers.1", f"model.decoder.layers.{i}") for i in range(3)}
+    assert {value for value, _, _ in whisper.interactions} == {"model.encoder.layer_norm"}
+    assert scopes(whisper) == [Scope.WEIGHTED]
+
+
+def test_whispers_fixed_positions_get_no_gradient_and_its_head_is_its_embedding(whisper: BranchGraph) -> None:
+    parameters = whisper.parameters()
+    assert not parameters["model.encoder.embed_positions.weight"].trainable
+    assert parameters["model.decoder.embed_positions.weight"].trainable
+    assert "proj_out.weight" not in parameters
+    tied = [x.name for x in whisper.layers if "model.decoder.embed_tokens.weight" in {p.name for p in x.parameters}]
+    assert tied == ["model.decoder.embed_tokens", "model.decoder.layers.2"]
+
+
+@pytest.mark.parametrize("name", ["llama", "whisper"])
+def test_caches_are_switched_off_while_a_model_is_captured(name: str) -> None:
+    model, batch = getattr(zoo, name)()
+    model.config.use_cache = True
+    assert capture(model, batch).graph.losses
+    assert model.config.use_cache
+    with torch.no_grad():
+        assert model(**batch).past_key_values is not None
