@@ -34,7 +34,7 @@ def whisper(
     """``transformers.WhisperForConditionalGeneration`` of (encoder, decoder) layers, fixed positions in the encoder."""
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    bins, heads = 16, {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    bins = 16
     config = WhisperConfig(
         d_model=width,
         encoder_layers=layers[0],
@@ -51,7 +51,8 @@ def whisper(
         bos_token_id=1,
         eos_token_id=2,
         decoder_start_token_id=1,
-        **heads,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
     )
     batch = {
         "input_features": torch.randn(samples, bins, frames),

@@ -21,7 +21,7 @@ def vit(
         patch_size=patch,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-        num_labels=classes,
+        id2label={i: str(i) for i in range(classes)},
     )
     batch = {"pixel_values": torch.randn(samples, 3, image, image), "labels": torch.randint(0, classes, (samples,))}
     return ViTForImageClassification(config).train(), batch
