@@ -1,5 +1,6 @@
 """What the pool's ranks do. Importable by name, so that it can be sent to them."""
 
+import inspect
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -113,10 +114,8 @@ def plain(
 
 
 def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    kwargs: dict[str, Any] = dict(batch)
-    if type(model).__name__ == "CLIPModel":
-        kwargs["return_loss"] = True
-    result = model(**kwargs)
+    switches = {"return_loss": True} if "return_loss" in inspect.signature(model.forward).parameters else {}
+    result = model(**batch, **switches)
     found: Tensor = result if isinstance(result, Tensor) else result["loss"]
     return found
 

@@ -4,7 +4,7 @@ from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
 from plait.model.zoo.language import bert, gpt2, llama
 from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
-from plait.model.zoo.towers import clip
+from plait.model.zoo.towers import chinese_clip, clip, dual_encoder, siglip
 from plait.model.zoo.vision import vit
 from plait.model.zoo.vision_language import llava
 
@@ -14,12 +14,15 @@ __all__ = [
     "Siamese",
     "TwoTowers",
     "bert",
+    "chinese_clip",
     "clip",
+    "dual_encoder",
     "gpt2",
     "llama",
     "llava",
     "residual",
     "siamese",
+    "siglip",
     "t5",
     "two_towers",
     "vit",
