@@ -4,6 +4,7 @@ from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
 from plait.model.zoo.language import bert, gpt2, llama
 from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
+from plait.model.zoo.three_towers import ThreeTowers, three_towers
 from plait.model.zoo.towers import chinese_clip, clip, dual_encoder, siglip
 from plait.model.zoo.vision import vit
 from plait.model.zoo.vision_language import llava
@@ -12,6 +13,7 @@ __all__ = [
     "Example",
     "Residual",
     "Siamese",
+    "ThreeTowers",
     "TwoTowers",
     "bert",
     "chinese_clip",
@@ -24,6 +26,7 @@ __all__ = [
     "siamese",
     "siglip",
     "t5",
+    "three_towers",
     "two_towers",
     "vit",
     "whisper",
