@@ -1,4 +1,4 @@
-"""``plait capture``: the model's layers, branches and losses."""
+"""``plait capture``: the model's layers, branches, interactions and losses, as tables and as a picture."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,43 +6,68 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from plait.cli._common import JobArgument, capture_job, console, example_of, one_thread, say
-from plait.job.job import Job
+from plait.cli._common import console, one_thread, say
+from plait.cli._source import captured_of
 from plait.units import show_bytes
 
 if TYPE_CHECKING:
     from plait.model.graph import BranchGraph
 
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A job's file, or module:function that gives a model or (model, batch).")
+]
+
+
+ROWS = 60
+"""Of a table, shown at most; the graph's file has all."""
+
 
 def command(
-    job: JobArgument,
+    model: ModelArgument,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the graph to this file.")] = None,
+    draw: Annotated[Path | None, typer.Option("--draw", help="Draw the graph into this .svg file.")] = None,
+    example: Annotated[
+        str | None, typer.Option("--example", help="module:function that gives an example batch (tensors by name).")
+    ] = None,
+    loss: Annotated[str | None, typer.Option("--loss", help="module:function, called as loss(result, batch).")] = None,
 ) -> None:
-    """Take a job's model apart into layers and branches, and show them.
+    """Take a model apart into layers and branches, and show them.
 
-    Example: plait capture job.yaml -o graph.yaml
+    Modules are looked for in the current folder first.
+
+    Example: plait capture job.yaml --draw graph.svg
+
+    Example: plait capture my_model:build --example my_model:batch -o graph.yaml
     """
+    from plait.model.picture.svg import check_suffix, save_picture
+
+    if draw is not None:
+        check_suffix(draw)
     one_thread()
-    loaded = Job.load(job)
-    graph = capture_job(loaded, example_of(loaded)).graph
+    graph = captured_of(model, example, loss).graph
     show(graph)
     if output is not None:
         graph.save(output)
         say(f"wrote {output}")
+    if draw is not None:
+        save_picture(graph, draw)
+        say(f"wrote {draw}")
 
 
 def show(graph: "BranchGraph") -> None:
-    """A line per branch, and one per loss."""
+    """A line on the whole; tables of branches, interactions and losses; the notes."""
+    from plait.model.tables import tables_of
+
     parameters = graph.parameters()
     total = sum(p.nbytes for p in parameters.values())
     say(f"{graph.model}: {len(graph.layers)} layers, {len(parameters)} parameters of {show_bytes(total)} altogether")
-    table = Table("branch", "layers", "parameters", "first layer", "last layer")
-    for branch in graph.branches:
-        layers = [layer.name for layer in graph.layers if layer.branch == branch]
-        size = sum(p.nbytes for p in graph.parameters(layers).values())
-        table.add_row(branch, str(len(layers)), show_bytes(size), layers[0], layers[-1])
-    console().print(table)
-    for loss in graph.losses:
-        say(f"loss {loss.value}: scope {loss.scope}{f' ({loss.count})' if loss.count else ''}")
+    for found in tables_of(graph):
+        if found.rows:
+            shown = Table(*found.columns, title=found.title, title_justify="left")
+            for row in found.rows[:ROWS]:
+                shown.add_row(*row)
+            console().print(shown)
+            if len(found.rows) > ROWS:
+                say(f"… and {len(found.rows) - ROWS} more")
     for note in graph.notes:
         say(f"note: {note}")

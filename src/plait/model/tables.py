@@ -16,18 +16,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def text(self) -> str:
-        """Aligned plain text: the first column to the left, numbers below each other."""
-        widths = [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]
-        lines = [self._line(row, widths) for row in (self.columns, *self.rows)]
-        return "\n".join([self.title, *lines])
 
-    @staticmethod
-    def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-        return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def draw(graph: BranchGraph) -> tuple[Table, ...]:
+def tables_of(graph: BranchGraph) -> tuple[Table, ...]:
     """Tables of the branches, the interactions between them and the loss terms."""
     return branches(graph), interactions(graph), losses(graph)
 

@@ -4,11 +4,11 @@ import pytest
 
 from plait.model import zoo
 from plait.model.capture import capture
-from plait.model.draw import draw, show_count
+from plait.model.tables import show_count, tables_of
 
 
 def test_clip_as_tables() -> None:
-    branches, interactions, losses = draw(capture(*zoo.clip()).graph)
+    branches, interactions, losses = tables_of(capture(*zoo.clip()).graph)
     assert [row[:3] for row in branches.rows] == [
         ("vision_model", "3", "vision_model.embeddings … vision_model.encoder.layers.1"),
         ("text_model", "3", "text_model.embeddings … text_model.encoder.layers.1"),
@@ -19,12 +19,6 @@ def test_clip_as_tables() -> None:
         ("text_model.encoder.layers.1", "loss", "256 B", "batch"),
     ]
     assert losses.rows == (("loss", "1", "batch", "all samples at once"),)
-
-
-def test_text_is_aligned() -> None:
-    title, head, *rows = draw(capture(*zoo.two_towers()).graph)[0].text().splitlines()
-    assert title == "Branches of TwoTowers"
-    assert {row[head.index("layers")] for row in rows} == {"3", "1"}
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (999, "999"), (1234, "1.23 k"), (5e9, "5 G"), (2e12, "2 T")])

@@ -1,0 +1,67 @@
+"""What ``plait capture`` captures: a job's model, or what a function of the user's makes."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plait.cli._common import capture_job, example_of
+from plait.errors import FileError
+from plait.job.job import Job
+
+if TYPE_CHECKING:
+    from plait.model.capture import Captured
+
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def captured_of(model: str, example: str | None, loss: str | None) -> "Captured":
+    """``model`` captured: the path of a job, or ``module:function``; raises FileError where it is neither."""
+    if _REFERENCE.fullmatch(model) and not Path(model).exists():
+        return _capture_function(model, example, loss)
+    if example is not None or loss is not None:
+        raise FileError(f"{model}: a job has its own data and loss; --example and --loss go with module:function")
+    job = Job.load(model)
+    return capture_job(job, example_of(job))
+
+
+def _capture_function(model: str, example: str | None, loss: str | None) -> "Captured":
+    from plait.model.capture import capture
+
+    made = _made(model, "MODEL")
+    if example is not None:
+        module, batch = made, _made(example, "--example")
+    elif isinstance(made, tuple) and len(made) == 2:
+        module, batch = made
+    else:
+        raise FileError(
+            f"MODEL: {model} gives a {type(made).__name__}; give --example module:function, which makes a batch, or "
+            "let it return (model, batch)"
+        )
+    _check(module, batch, model, example or model)
+    return capture(module, batch, loss=None if loss is None else _found(loss, "--loss"))
+
+
+def _made(reference: str, where: str) -> Any:
+    from plait.job.resolve import call
+
+    return call(_found(reference, where), {}, where)
+
+
+def _found(reference: str, where: str) -> Any:
+    from plait.job.resolve import resolve
+
+    found = resolve(reference, Path.cwd(), where)
+    if not callable(found):
+        raise FileError(f"{where}: {reference} is a {type(found).__name__}; a function is needed")
+    return found
+
+
+def _check(module: Any, batch: Any, model: str, example: str) -> None:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise FileError(f"MODEL: {model} gives a {type(module).__name__}, no nn.Module")
+    if not isinstance(batch, Mapping):
+        raise FileError(f"{example} gives a {type(batch).__name__} as a batch; it must be tensors by name (a dict)")

@@ -1,0 +1,71 @@
+"""``plait capture``: tables and a picture of a job's model, or of one that a function makes."""
+
+from pathlib import Path
+
+import pytest
+
+from plait.cli.app import run
+from plait.model.graph import BranchGraph
+
+MODELS = """
+from plait.model import zoo
+
+def pair():
+    return zoo.two_towers()
+
+def model():
+    return zoo.two_towers()[0]
+
+def batch():
+    return zoo.two_towers()[1]
+
+def nothing():
+    return 3
+
+value = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "towers_here.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["towers_here:pair"], ["towers_here:model", "--example", "towers_here:batch"]])
+def test_a_function_of_the_users_is_captured(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["capture", *arguments, "-o", "graph.yaml", "--draw", "graph.svg"]) == 0
+    graph = BranchGraph.load("graph.yaml")
+    assert len(graph.branches) == 3
+    assert Path("graph.svg").read_text().startswith("<svg")
+    shown = capsys.readouterr().out
+    assert [title for title in ("Branches of TwoTowers", "Interactions", "Loss") if title not in shown] == []
+    assert [name for name in graph.branches if name not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["towers_here:pair", "--draw", "graph.html"], "graph.html: a graph is drawn as SVG"),
+        (["towers_here:pair", "--draw", "graph"], "ends in .svg, such as graph.svg"),
+        (["towers_here:model"], "give --example module:function"),
+        (["towers_here:nothing", "--example", "towers_here:batch"], "gives a int, no nn.Module"),
+        (["towers_here:model", "--example", "towers_here:nothing"], "it must be tensors by name"),
+        (["towers_here:value"], "a function is needed"),
+        (["towers_here:pear"], "is 'pair' meant?"),
+        (["absent_here:pair"], "MODEL: no module 'absent_here'"),
+        (["job.yaml", "--example", "towers_here:batch"], "a job has its own data and loss"),
+        (["job.yaml"], "job.yaml: cannot read"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["capture", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
