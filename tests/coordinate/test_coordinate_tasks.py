@@ -25,8 +25,17 @@ def test_split_backwards_send_after_i_and_free_after_w() -> None:
     placement = chain(2, 1)
     tasks = task_graph(placement, uniform(placement, PRICE), split_backward=True)
     found = {str(t.action): t for t in tasks}
-    assert [str(tasks[link.target].action) for link in found["1I0"].links] == ["1W0", "0I0"]
+    assert [str(tasks[link.target].action) for link in found["1I0"].links] == ["1W0", "0B0"]  # the first stage has no I
     assert (found["1I0"].frees, found["1W0"].frees, found["1F0"].claims) == (0.0, 3.0, 3.0)
+
+
+def test_what_has_one_half_of_a_backward_alone_is_not_split() -> None:
+    """The first stage sends no gradient on, the second is frozen: only the third has work for both I and W."""
+    placement = chain(3, 1)
+    frozen = replace(placement.stages[1], weight_gradient=False)
+    placement = replace(placement, stages=(placement.stages[0], frozen, placement.stages[2]))
+    tasks = task_graph(placement, uniform(placement, PRICE), split_backward=True)
+    assert [str(t.action) for t in tasks] == ["0F0", "1F0", "2F0", "2I0", "2W0", "1B0", "0B0"]
 
 
 def test_recomputing_keeps_inputs_and_runs_again_right_before_the_backward() -> None:

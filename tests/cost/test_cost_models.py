@@ -12,7 +12,7 @@ from plait.cost import links
 from plait.cost.memory import fixed_bytes
 from plait.cost.roofline import RooflineCosts
 from plait.errors import CostError
-from plait.model.graph import BranchGraph, Parameter
+from plait.model.graph import BranchGraph, Parameter, TensorSpec
 
 MakeDevice = Callable[..., Device]
 
@@ -33,6 +33,23 @@ def test_only_gradients_that_flow_cost_time(graph: BranchGraph, make_device: Mak
     assert (first.input_gradient, first.weight_gradient) == (0.0, first.forward)
     assert (frozen.input_gradient, frozen.weight_gradient) == (frozen.forward, 0.0)
     assert last.backward == 2 * last.forward
+
+
+def test_a_weight_gradient_costs_as_much_of_a_forward_as_the_layer_has_parameters_that_learn(
+    graph: BranchGraph, make_device: MakeDevice
+) -> None:
+    adapter = Parameter(name="adapter", shape=(10, 1000), dtype="float32")
+    two = graph.layers[1].model_copy(update={"parameters": (*graph.layers[1].parameters, adapter)})
+    layers = (graph.layers[0], two, graph.layers[2])
+    adapted = BranchGraph(model="Adapted", inputs=graph.inputs, values=graph.values, layers=layers)
+    found = RooflineCosts(adapted).layer("two", make_device("T4"), 64)
+    assert found.weight_gradient == pytest.approx(found.forward * 10 / 1010)
+
+
+def test_a_layer_that_the_loss_does_not_need_has_no_backward(graph: BranchGraph, make_device: MakeDevice) -> None:
+    aside = graph.model_copy(update={"values": {**graph.values, "c": TensorSpec(shape=(1, 1000), dtype="float32")}})
+    found = RooflineCosts(aside).layer("three", make_device("T4"), 64)
+    assert (found.backward, found.held_bytes) == (0.0, 0.0)
 
 
 def test_a_slower_device_takes_as_many_times_longer(graph: BranchGraph, make_device: MakeDevice) -> None:

@@ -123,7 +123,7 @@ def test_a_frozen_root_has_no_backward_but_a_frozen_layer_above_a_trained_one_ha
 
 
 def test_a_stage_that_no_loss_reads_has_no_backward(make_cluster: Make) -> None:
-    graph = _chain(True, True, True, gradient=(True, True, True))
+    graph = _chain(True, True, True, gradient=(True, True, False))
     graph = graph.model_copy(update={"losses": (Loss(value="v1", scope=Scope.MICROBATCH),), "outputs": {"m": "v2"}})
     cluster = make_cluster([1.0] * 3)
     plan = assemble(graph, cluster, list(cluster.by_name), _one_each(graph, [0, 1, 2]), [1], GPIPE)

@@ -93,19 +93,26 @@ def _forward(placement: Placement, prices: Prices, work: Work) -> Task:
 
 
 def _backward(placement: Placement, prices: Prices, work: Work, *, split: bool) -> list[Task]:
-    """B; with recomputation R and B in one; else, if split, I and W."""
+    """B; with recomputation R and B in one; else, if split and both halves have something to do, I and W."""
     stage, rank, price = _placed(placement, prices, work)
     if stage.recompute:
         actions = Action(Kind.RECOMPUTE, *work), Action(Kind.BACKWARD, *work)
         seconds = sum(price.seconds(a.kind) for a in actions)
         return [Task(rank, actions, seconds, price.held_bytes - price.kept_bytes, price.held_bytes)]
-    if split and not stage.batch_scope:
+    if split and _splits(placement, work[0]):
         return [
             Task(rank, (Action(Kind.INPUT_GRADIENT, *work),), price.input_gradient),
             Task(rank, (Action(Kind.WEIGHT_GRADIENT, *work),), price.weight_gradient, frees=price.held_bytes),
         ]
     seconds = price.seconds(Kind.BACKWARD)
     return [Task(rank, (Action(Kind.BACKWARD, *work),), seconds, frees=price.held_bytes)]
+
+
+def _splits(placement: Placement, stage: int) -> bool:
+    """Not where all micro-batches go at once, the weights are frozen, or nobody waits for the input gradient."""
+    placed = placement.stages[stage]
+    waited_for = any(has_gradient(edge, placement) for edge in placement.into[stage])
+    return placed.weight_gradient and waited_for and not placed.batch_scope
 
 
 def _connect(

@@ -53,12 +53,12 @@ class RooflineCosts:
         peak = self._peak(device)
         arithmetic = found.flops * samples / tensor_parallel / (self.efficiency * peak.flops)
         forward = max(arithmetic, self._traffic(found, samples) / tensor_parallel / peak.bandwidth)
-        flows = any(self.graph.values[v].gradient for v in found.reads)
+        needs = self.graph.backward(layer)
         return LayerCost(
             forward=forward,
-            input_gradient=forward if flows else 0.0,
-            weight_gradient=forward if found.trainable else 0.0,
-            held_bytes=self._held(found, samples) if flows or found.trainable else 0.0,
+            input_gradient=forward if needs.inputs else 0.0,
+            weight_gradient=forward * _learning_share(found) if needs.weights else 0.0,
+            held_bytes=self._held(found, samples) if any(needs) else 0.0,
             source=Source.MODELLED,
         )
 
@@ -88,3 +88,9 @@ class RooflineCosts:
     def _held(self, layer: Layer, samples: int) -> float:
         factor = HELD_PER_OUTPUT if layer.parameters else 1.0
         return factor * sum(self.graph.values[v].nbytes(samples) for v in layer.writes)
+
+
+def _learning_share(layer: Layer) -> float:
+    """Share of the layer's parameters that learn: those of an adapter are few, and so is their gradient's work."""
+    total = sum(p.nbytes for p in layer.parameters)
+    return sum(p.nbytes for p in layer.parameters if p.trainable) / total if total else 0.0

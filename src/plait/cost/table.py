@@ -85,12 +85,12 @@ class TableCosts:
             )
         if tensor_parallel != 1:
             raise CostError(f"layer {layer}: the profile has no cost at tensor_parallel {tensor_parallel}, only at 1")
-        timing = self._timing(layer, samples)
+        timing, back = self._timing(layer, samples), any(self._graph.backward(layer))
         return LayerCost(
             forward=timing.forward / device.speed,
-            input_gradient=timing.input_gradient / device.speed,
-            weight_gradient=timing.weight_gradient / device.speed,
-            held_bytes=timing.held,
+            input_gradient=timing.input_gradient / device.speed if back else 0.0,
+            weight_gradient=timing.weight_gradient / device.speed if back else 0.0,
+            held_bytes=timing.held if back else 0.0,
             source=Source.MEASURED if device.speed == 1 else Source.SCALED,
         )
 

@@ -16,7 +16,7 @@ from plait.errors import CaptureError
 from plait.model.branches import value_names
 from plait.model.code import LayerCode, LayerNodes, runner
 from plait.model.decide import Decision, cut_layers, decide, recall, term_names
-from plait.model.describe import describe, layer_nodes, value_specs
+from plait.model.describe import describe, layer_nodes, learning, value_specs
 from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
 from plait.model.group import Cut
 from plait.model.losses import Count, guarded
@@ -137,11 +137,13 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
         Loss(value=names[t.node], scope=s, coefficient=t.coefficient, count=c.words if c else "")
         for t, s, c in decision.losses
     )
+    specs = value_specs(made, layers, learning(made, terms_named))
+    described = tuple(describe(made, layers, model, traced.canonical, specs))
     graph = BranchGraph(
         model=type(model).__name__,
         inputs=dict(traced.specs),
-        values=value_specs(made, layers),
-        layers=tuple(describe(made, layers, model, traced.canonical)),
+        values=specs,
+        layers=described,
         losses=losses,
         outputs={name: names[node] for name, node in tape.outputs.items()},
         mixing=tuple(tape.nodes[n].name for n in sorted(decision.mixing)),

@@ -1,7 +1,7 @@
 """From the cut to the BranchGraph: what each layer reads, writes, holds and costs."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from torch import nn
 
@@ -60,8 +60,23 @@ def _closure(made: Cut, group: Group) -> tuple[list[int], list[int]]:
     return nodes, outside
 
 
-def value_specs(made: Cut, layers: Sequence[LayerNodes]) -> dict[str, TensorSpec]:
-    """Specs of all values that layers write; raises CaptureError for one that no TensorSpec can describe."""
+def learning(made: Cut, losses: Iterable[int]) -> frozenset[int]:
+    """Nodes through which a gradient of the loss terms ``losses`` flows back."""
+    gradient, nodes = made.measures.gradient, made.tape.nodes
+    waiting = [number for number in losses if gradient[number]]
+    found = set(waiting)
+    while waiting:
+        fresh = {a for a in nodes[waiting.pop()].arguments if gradient[a] and a not in found}
+        found |= fresh
+        waiting += fresh
+    return frozenset(found)
+
+
+def value_specs(made: Cut, layers: Sequence[LayerNodes], learns: Set[int]) -> dict[str, TensorSpec]:
+    """Specs of all values that layers write, a gradient flowing through those of ``learns``.
+
+    Raises CaptureError for one that no TensorSpec can describe.
+    """
     found = {}
     for layer in layers:
         for name, number in layer.writes.items():
@@ -72,7 +87,7 @@ def value_specs(made: Cut, layers: Sequence[LayerNodes]) -> dict[str, TensorSpec
                     f"{name} ({node.line}): leaves the layer {layer.name} with the shape {sizes}; a value between "
                     "layers, or an output, may have one batch dimension only"
                 )
-            found[name] = node.form.spec(made.measures.gradient[number])
+            found[name] = node.form.spec(number in learns)
     return found
 
 
@@ -81,10 +96,15 @@ def _sizes(node: Node) -> str:
     return str([f"{d.slope:g}*samples{d.offset:+g}" if d.slope else f"{d.offset:g}" for d in dims])
 
 
-def describe(made: Cut, layers: Sequence[LayerNodes], model: nn.Module, canonical: Mapping[str, str]) -> list[Layer]:
-    """The layers as the graph tells them."""
+def describe(
+    made: Cut,
+    layers: Sequence[LayerNodes],
+    model: nn.Module,
+    canonical: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
+) -> list[Layer]:
+    """The layers as the graph tells them; ``specs`` are those of the values."""
     branches = branch_names(made, [layer.name for layer in layers])
-    specs = value_specs(made, layers)
     found = []
     for layer, group, branch in zip(layers, made.groups, branches, strict=True):
         calls = [made.tape.nodes[n] for n in layer.nodes if made.tape.nodes[n].kind is Kind.CALL]
@@ -118,7 +138,7 @@ def _parameters(
     names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_parameters()]
     names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.PARAMETER]
     unique = dict.fromkeys(canonical.get(name, name) for name in names)
-    reached = any(specs[name].gradient for name in layer.writes)  # not so under torch.no_grad()
+    reached = any(specs[name].gradient for name in layer.writes)  # not so under no_grad, or aside of the loss
     return [_parameter(model, name, reached) for name in unique]
 
 

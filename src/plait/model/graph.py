@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -44,7 +44,7 @@ class TensorSpec(Value):
     dtype: str
     batch_dim: int | None = 0
     gradient: bool = False
-    """Whether a gradient flows back through it."""
+    """Whether a gradient of the loss flows back through it."""
 
     def shape_for(self, samples: int) -> tuple[int, ...]:
         """The shape over ``samples`` samples."""
@@ -98,6 +98,15 @@ class Layer(Value):
     def trainable(self) -> bool:
         """Whether any of its parameters gets a gradient."""
         return any(p.trainable for p in self.parameters)
+
+
+class Backward(NamedTuple):
+    """Which halves of a backward a layer needs: none, if it is frozen and nothing before it learns."""
+
+    inputs: bool
+    """I: something that it reads wants a gradient."""
+    weights: bool
+    """W: it has parameters that learn."""
 
 
 class Loss(Value):
@@ -182,6 +191,12 @@ class BranchGraph(FileValue, kind="plait-graph/1"):
             for value in layer.reads
             if self.by_name[self.producers[value]].branch != layer.branch
         )
+
+    def backward(self, layer: str) -> Backward:
+        """Which halves of a backward ``layer`` needs; none where the loss does not depend on what it writes."""
+        found = self.by_name[layer]
+        reached = any(self.values[v].gradient for v in found.writes)
+        return Backward(reached and any(self.values[v].gradient for v in found.reads), reached and found.trainable)
 
     def parameters(self, layers: Iterable[str] | None = None) -> dict[str, Parameter]:
         """Parameters of ``layers`` (all by default) by name, a tied one once."""

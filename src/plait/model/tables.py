@@ -23,18 +23,21 @@ def tables_of(graph: BranchGraph) -> tuple[Table, ...]:
 
 
 def branches(graph: BranchGraph) -> Table:
-    """One row for each branch: its layers, parameters and forward FLOPs of one sample."""
+    """One row for each branch: its layers, parameters, how many of these learn, forward FLOPs of one sample."""
     rows = tuple(
         (
             name,
             str(len(layers)),
             _span(layers),
             show_count(sum(math.prod(p.shape) for p in graph.parameters(x.name for x in layers).values())),
+            show_count(_learning(graph, layers)),
             show_count(sum(layer.flops for layer in layers)),
         )
         for name, layers in graph.branches.items()
     )
-    return Table(f"Branches of {graph.model}", ("branch", "layers", "from … to", "parameters", "FLOPs/sample"), rows)
+    return Table(
+        f"Branches of {graph.model}", ("branch", "layers", "from … to", "parameters", "trained", "FLOPs/sample"), rows
+    )
 
 
 def interactions(graph: BranchGraph) -> Table:
@@ -63,6 +66,11 @@ def show_count(value: float) -> str:
     steps = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
     factor, unit = next(((f, u) for f, u in steps if value >= f), (1.0, ""))
     return f"{value / factor:.3g}{unit}"
+
+
+def _learning(graph: BranchGraph, layers: Sequence[Layer]) -> int:
+    names = [layer.name for layer in layers if graph.backward(layer.name).weights]
+    return sum(math.prod(p.shape) for p in graph.parameters(names).values() if p.trainable)
 
 
 def _span(layers: Sequence[Layer]) -> str:

@@ -66,18 +66,7 @@ def assemble(
 
 def _backward(choices: Choices) -> frozenset[str]:
     """Names of the stages that have a backward: a gradient reaches them and they use it or pass it on."""
-    graph = choices.graph
-    losses = {loss.value for loss in graph.losses}
-    wanted: set[str] = set(losses)  # values whose gradient some later stage sends back
-    found: set[str] = set()
-    for stage in reversed(choices.stages):
-        layers = [graph.by_name[name] for name in stage.layers]
-        reads = [v for v in values_read(graph, stage.layers) if graph.values[v].gradient]
-        reached = any(v in wanted for layer in layers for v in layer.writes)
-        if reached and (reads or any(layer.trainable for layer in layers)):
-            found.add(stage.name)
-            wanted.update(reads)
-    return frozenset(found)
+    return frozenset(s.name for s in choices.stages if any(any(choices.graph.backward(x)) for x in s.layers))
 
 
 def _model(graph: BranchGraph) -> ModelPlan:
@@ -115,6 +104,7 @@ def _stage(
         scope=Scope.BATCH if scope is Scope.BATCH else Scope.MICROBATCH,
         replicas=tuple(ReplicaPlan(rank=rank, micro_batches=given) for rank, given in stage.replicas),
         backward=backward,
+        weight_gradient=any(choices.graph.backward(x).weights for x in stage.layers),
         recompute=stage.recompute and backward,
         parameter_bytes=fixed.parameters,
         gradient_bytes=fixed.gradients,

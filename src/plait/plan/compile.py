@@ -27,6 +27,7 @@ def _placed(stage: StagePlan, count: int) -> PlacedStage:
         replicas=tuple(Replica(r.rank, (ALL,) if batch else _numbers(r, count)) for r in stage.replicas),
         batch_scope=batch,
         backward=stage.backward,
+        weight_gradient=stage.weight_gradient,
         recompute=stage.recompute,
     )
 

@@ -61,6 +61,8 @@ class StagePlan(Value):
     scope: Literal[Scope.MICROBATCH, Scope.BATCH] = Scope.MICROBATCH
     replicas: tuple[ReplicaPlan, ...] = Field(min_length=1)
     backward: bool = True
+    weight_gradient: bool = True
+    """Whether it has parameters that learn; if not, its backward passes the gradient on and no more."""
     recompute: bool = False
     parameter_bytes: Bytes = 0.0
     gradient_bytes: Bytes = 0.0

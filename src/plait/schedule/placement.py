@@ -32,6 +32,8 @@ class PlacedStage:
     batch_scope: bool = False
     backward: bool = True
     """Whether it has a backward at all (a frozen stage under frozen inputs has none)."""
+    weight_gradient: bool = True
+    """Whether its backward has a W: a frozen stage behind one that learns only passes the gradient on."""
     recompute: bool = False
     """Whether it keeps only its inputs and runs its forward again (R) before the backward."""
 

@@ -2,6 +2,7 @@
 
 from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
+from plait.model.zoo.frozen import clip_frozen_vision, llava_projector
 from plait.model.zoo.language import bert, gpt2, llama
 from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
 from plait.model.zoo.three_towers import ThreeTowers, three_towers
@@ -18,10 +19,12 @@ __all__ = [
     "bert",
     "chinese_clip",
     "clip",
+    "clip_frozen_vision",
     "dual_encoder",
     "gpt2",
     "llama",
     "llava",
+    "llava_projector",
     "residual",
     "siamese",
     "siglip",
