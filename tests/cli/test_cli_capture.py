@@ -47,6 +47,12 @@ def test_a_function_of_the_users_is_captured(
     assert [name for name in graph.branches if name not in shown] == []
 
 
+def test_a_scope_given_on_the_command_line_is_obeyed_and_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["capture", "towers_here:pair", "--scope", "loss=batch", "-o", "graph.yaml"]) == 0
+    assert [loss.scope for loss in BranchGraph.load("graph.yaml").losses] == ["batch"]
+    assert "note: loss: scope batch, as given" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -58,6 +64,8 @@ def test_a_function_of_the_users_is_captured(
         (["towers_here:value"], "a function is needed"),
         (["towers_here:pear"], "is 'pair' meant?"),
         (["absent_here:pair"], "MODEL: no module 'absent_here'"),
+        (["towers_here:pair", "--scope", "loss"], "'loss' must be written NAME=SCOPE"),
+        (["towers_here:pair", "--scope", "lost=batch"], "'lost'; the loss terms are loss"),
         (["job.yaml", "--example", "towers_here:batch"], "a job has its own data and loss"),
         (["job.yaml"], "job.yaml: cannot read"),
     ],

@@ -1,6 +1,6 @@
 """What several commands share: the console, arguments, and the steps from a job to a plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from plait.errors import PlanError, ScheduleError
+from plait.errors import FileError, PlanError, ScheduleError
 from plait.job.job import Job
 from plait.units import show_seconds
 
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 JobArgument = Annotated[Path, typer.Argument(metavar="JOB", help="The job's file (job.yaml).")]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan's file.")]
+ScopeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope", metavar="NAME=SCOPE", help="A loss term or module has this scope: microbatch, weighted or batch."
+    ),
+]
 PlanOption = Annotated[Path, typer.Option("--plan", metavar="PLAN", help="The plan's file.")]
 
 
@@ -35,6 +41,17 @@ def console() -> Console:
 def say(text: str) -> None:
     """A line for people."""
     console().print(text, soft_wrap=True, markup=False)
+
+
+def scopes_of(given: Sequence[str] | None) -> dict[str, str]:
+    """The scopes that ``--scope`` options give, by name."""
+    found = {}
+    for text in given or ():
+        name, separator, scope = text.rpartition("=")
+        if not separator or not name or not scope:
+            raise FileError(f"--scope: {text!r} must be written NAME=SCOPE, such as loss=batch")
+        found[name.strip()] = scope.strip()
+    return found
 
 
 def one_thread() -> None:
@@ -51,14 +68,14 @@ def example_of(job: Job) -> dict[str, Any]:
     return dict(data_of(job).batch(0))
 
 
-def capture_job(job: Job, example: dict[str, Any]) -> "Captured":
-    """The job's model, captured."""
+def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | None = None) -> "Captured":
+    """The job's model, captured; ``scopes`` are given beside the job's own, and win."""
     from plait.job.model import model_of
     from plait.job.resolve import resolve
     from plait.model.capture import capture
 
     loss = resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
-    return capture(model_of(job), example, outputs=job.outputs, loss=loss)
+    return capture(model_of(job), example, outputs=job.outputs, loss=loss, scopes={**job.scopes, **(scopes or {})})
 
 
 def cluster_of(job: Job) -> "Cluster":

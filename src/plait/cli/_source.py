@@ -1,6 +1,7 @@
 """What ``plait capture`` captures: a job's model, or what a function of the user's makes."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,17 @@ if TYPE_CHECKING:
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def captured_of(model: str, example: str | None, loss: str | None) -> "Captured":
+def captured_of(model: str, example: str | None, loss: str | None, scopes: Mapping[str, str]) -> "Captured":
     """``model`` captured: the path of a job, or ``module:function``; raises FileError where it is neither."""
     if _REFERENCE.fullmatch(model) and not Path(model).exists():
-        return _capture_function(model, example, loss)
+        return _capture_function(model, example, loss, scopes)
     if example is not None or loss is not None:
         raise FileError(f"{model}: a job has its own data and loss; --example and --loss go with module:function")
     job = Job.load(model)
-    return capture_job(job, example_of(job))
+    return capture_job(job, example_of(job), scopes)
 
 
-def _capture_function(model: str, example: str | None, loss: str | None) -> "Captured":
+def _capture_function(model: str, example: str | None, loss: str | None, scopes: Mapping[str, str]) -> "Captured":
     from plait.model.capture import capture
 
     made = _made(model, "MODEL")
@@ -38,7 +39,7 @@ def _capture_function(model: str, example: str | None, loss: str | None) -> "Cap
             "let it return (model, batch)"
         )
     _check(module, batch, model, example or model)
-    return capture(module, batch, loss=None if loss is None else _found(loss, "--loss"))
+    return capture(module, batch, loss=None if loss is None else _found(loss, "--loss"), scopes=scopes)
 
 
 def _made(reference: str, where: str) -> Any:
@@ -57,8 +58,6 @@ def _found(reference: str, where: str) -> Any:
 
 
 def _check(module: Any, batch: Any, model: str, example: str) -> None:
-    from collections.abc import Mapping
-
     from torch import nn
 
     if not isinstance(module, nn.Module):

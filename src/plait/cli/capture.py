@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from plait.cli._common import console, one_thread, say
+from plait.cli._common import ScopeOption, console, one_thread, say, scopes_of
 from plait.cli._source import captured_of
 from plait.units import show_bytes
 
@@ -30,6 +30,7 @@ def command(
         str | None, typer.Option("--example", help="module:function that gives an example batch (tensors by name).")
     ] = None,
     loss: Annotated[str | None, typer.Option("--loss", help="module:function, called as loss(result, batch).")] = None,
+    scope: ScopeOption = None,
 ) -> None:
     """Take a model apart into layers and branches, and show them.
 
@@ -44,7 +45,7 @@ def command(
     if draw is not None:
         check_suffix(draw)
     one_thread()
-    graph = captured_of(model, example, loss).graph
+    graph = captured_of(model, example, loss, scopes_of(scope)).graph
     show(graph)
     if output is not None:
         graph.save(output)

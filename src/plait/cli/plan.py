@@ -7,6 +7,7 @@ import typer
 
 from plait.cli._common import (
     JobArgument,
+    ScopeOption,
     capture_job,
     cluster_of,
     console,
@@ -16,6 +17,7 @@ from plait.cli._common import (
     profile_captured,
     profile_sizes,
     say,
+    scopes_of,
 )
 from plait.job.job import Job
 from plait.job.update import optimizer_of
@@ -46,6 +48,7 @@ def command(
     all_devices: Annotated[
         bool, typer.Option("--all-devices", help="Use every device, also those that cost more than they bring.")
     ] = False,
+    scope: ScopeOption = None,
 ) -> None:
     """Find the plan of least predicted step time for a job on its cluster.
 
@@ -59,7 +62,7 @@ def command(
     cluster = cluster_of(loaded)
     table = CostTable.load(profile) if profile is not None else None
     example = example_of(loaded)
-    captured = capture_job(loaded, example)
+    captured = capture_job(loaded, example, scopes_of(scope))
     if table is None:
         table = measure_if_needed(cluster, captured, example, loaded)
     found = make_plan(

@@ -7,7 +7,7 @@ torch: a job can be read, checked and planned around at once.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
@@ -23,6 +23,7 @@ Reference = Annotated[
 ]
 Count = Annotated[int, Field(gt=0)]
 Options = dict[str, Any]
+Scope = Literal["microbatch", "weighted", "batch"]
 
 
 class ModelJob(Value):
@@ -101,6 +102,11 @@ class Job(FileValue, kind="plait-job/1"):
     data: DataJob
     loss: Reference | None = Field(None, description="loss(result, batch); the model's own without")
     outputs: tuple[str, ...] = Field((), description="fields of the model's result that evaluation reads")
+    scopes: dict[str, Scope] = Field(
+        default_factory=dict,
+        description="scopes of loss terms or modules by name, where trying does not find what is meant",
+        examples=[{"loss": "batch"}],
+    )
     optimizer: OptimizerJob = OptimizerJob()
     scheduler: SchedulerJob | None = None
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None

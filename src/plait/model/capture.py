@@ -64,7 +64,8 @@ def capture(
         example_batch: tensors by name, the samples along their first dimension, as ``model(**batch)`` takes them.
         outputs: fields of the model's result that are kept for evaluation.
         loss: ``loss(result, batch)`` gives a scalar; by default the result's own loss.
-        scopes: the scope of a loss term's value or of a module that mixes samples, where trying would not show it.
+        scopes: scopes by the name of a loss term or a module, where trying does not show what is meant. They are
+            obeyed; the graph's notes tell by how much one is contrary to what was found.
 
     Raises:
         CaptureError: the model can't be traced, or the layers put together again differ from it.
@@ -134,7 +135,13 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
     names = value_names(tape, given)
     layers = layer_nodes(made, list(terms_named), names)
     losses = tuple(
-        Loss(value=names[t.node], scope=s, coefficient=t.coefficient, count=c.words if c else "")
+        Loss(
+            value=names[t.node],
+            scope=s,
+            coefficient=t.coefficient,
+            count=c.words if c else "",
+            told=t.node in decision.forced,
+        )
         for t, s, c in decision.losses
     )
     specs = value_specs(made, layers, learning(made, terms_named))
@@ -147,7 +154,7 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
         losses=losses,
         outputs={name: names[node] for name, node in tape.outputs.items()},
         mixing=tuple(tape.nodes[n].name for n in sorted(decision.mixing)),
-        notes=tuple(_notes(traced, made, layers)),
+        notes=(*decision.notes, *_notes(traced, made, layers)),
     )
     code = {x.name: LayerCode(model, tape, [x], set(x.writes), traced.canonical) for x in layers}
     counters = {names[t.node]: (c, runner(model, tape, c.node)) for t, _, c in decision.losses if c is not None}

@@ -1,12 +1,14 @@
 """What the loss is made of: found by trying, or recalled from a graph."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plait.errors import CaptureError
 from plait.model.graph import Loss, Scope
 from plait.model.group import Cut
-from plait.model.losses import Count, Term, counts, terms
+from plait.model.losses import Term, counts, terms
+from plait.model.tape import Kind
+from plait.model.told import Scoped, Told, own_glue, separate_notes, term_note, term_scope, told
 from plait.model.traced import Traced
 from plait.model.trial import Trial
 
@@ -15,26 +17,44 @@ from plait.model.trial import Trial
 class Decision:
     """What was found or is given: the loss terms, and nodes that mix samples though their form doesn't show it."""
 
-    losses: tuple[tuple[Term, Scope, Count | None], ...]
+    losses: tuple[Scoped, ...]
     mixing: frozenset[int]
+    forced: frozenset[int] = frozenset()
+    """Terms whose scope the user gives: what mixes samples in their own glue counts for nothing."""
+    notes: tuple[str, ...] = ()
 
 
-def decide(traced: Traced, trial: Trial, given: dict[str, str]) -> Decision:
-    """Loss terms with their scopes: one if its parts have the same scope in the same layer, else one for each part."""
+def decide(traced: Traced, trial: Trial, given: Mapping[str, str]) -> Decision:
+    """Loss terms with their scopes: one if its parts have the same scope in the same layer, else one for each part.
+
+    ``given`` are scopes that the user gives, by the names of loss terms, modules and operations.
+    """
     tape = traced.tape
-    mixing = (trial.mixing - _told(traced, given, Scope.MICROBATCH)) | _told(traced, given, Scope.BATCH)
-    if tape.loss is None:
-        return Decision((), mixing)
-    whole = Term(tape.loss, 1.0)
-    parts = terms(tape, tape.loss)
-    names = term_names(traced, parts)
-    found = [(t, *_scope(trial, t, given.get(names[t.node]))) for t in parts]
-    one = (whole, *_scope(trial, whole, given.get("loss")))
-    same = len({(scope, None if count is None else count.node) for _, scope, count in found}) == 1
-    alone = len(parts) == 1 and parts[0].node == tape.loss
-    if alone or (same and one[1] is found[0][1] and _in_one_layer(traced, found, mixing)):
-        return _settled(traced, Decision((one,), mixing))
-    return _settled(traced, Decision(tuple(found), mixing))
+    parts = [] if tape.loss is None else terms(tape, tape.loss)
+    whole = [] if tape.loss is None else [Term(tape.loss, 1.0)]
+    names = term_names(traced, [*whole, *parts])
+    user = told(tape, given, list(names.values()))
+    mixing = (trial.mixing - user.separate) | user.mixing
+    decision = Decision((), mixing)
+    if tape.loss is not None:
+        tried = [term_scope(trial, term, user.terms.get(names[term.node])) for term in parts]
+        one = term_scope(trial, Term(tape.loss, 1.0), user.terms.get("loss"))
+        losses = (one,) if _as_one(traced, one, tried, user, mixing) else tuple(tried)
+        forced = frozenset(t.node for t, scope, _ in losses if names[t.node] in user.terms and scope != Scope.BATCH)
+        decision = _settled(traced, Decision(losses, mixing, forced))
+    _check_obeyed(traced, decision, user)
+    named = [(names[found[0].node], found) for found in decision.losses]
+    notes = [term_note(trial, name, found) for name, found in named if name in user.terms]
+    return replace(decision, notes=(*filter(None, notes), *separate_notes(trial, user)))
+
+
+def _as_one(traced: Traced, one: Scoped, parts: Sequence[Scoped], user: Told, mixing: frozenset[int]) -> bool:
+    """Whether the loss is one term, and not several."""
+    if user.terms:
+        return "loss" in user.terms
+    same = len({(scope, None if count is None else count.node) for _, scope, count in parts}) == 1
+    alone = len(parts) == 1 and parts[0][0].node == one[0].node
+    return alone or (same and one[1] is parts[0][1] and _in_one_layer(traced, parts, mixing))
 
 
 def _settled(traced: Traced, decision: Decision) -> Decision:
@@ -44,27 +64,39 @@ def _settled(traced: Traced, decision: Decision) -> Decision:
         (term, Scope.BATCH, None) if made.owner[term.node].batch else (term, scope, count)
         for term, scope, count in decision.losses
     ]
-    settled = Decision(tuple(losses), decision.mixing)
+    settled = replace(decision, losses=tuple(losses))
     return settled if settled == decision else _settled(traced, settled)
 
 
-def _scope(trial: Trial, term: Term, given: str | None) -> tuple[Scope, Count | None]:
-    if given is None:
-        return trial.scope(term.node)
-    scope = Scope(given)
-    possible = counts(trial.tape, trial.roles, term.node)
-    if scope is Scope.WEIGHTED and not possible:
-        raise CaptureError("scopes: the term is said to be weighted, but no count can be computed from the inputs")
-    return scope, possible[0] if scope is Scope.WEIGHTED else None
+def _check_obeyed(traced: Traced, decision: Decision, user: Told) -> None:
+    """Raise CaptureError where samples are mixed in a place that the user says to be of another scope."""
+    made = cut_layers(traced, decision)
+    for term, scope, _ in decision.losses:
+        if term.node in decision.forced and scope is Scope.BATCH:
+            mixers = [
+                n for n in made.owner[term.node].nodes if n in made.mixing and n not in own_glue(traced.tape, term.node)
+            ]
+            raise CaptureError(_before(traced, mixers))
+    for number in user.separate:
+        if number in made.owner and made.owner[number].batch:
+            node = traced.tape.nodes[number]
+            raise CaptureError(
+                f"scopes: {node.home or node.target} ({node.line}) can't have the scope microbatch: a sum over samples "
+                "is fed back into each of them, for which every micro-batch is needed"
+            )
 
 
-def _told(traced: Traced, given: Mapping[str, str], scope: Scope) -> frozenset[int]:
-    """Nodes that the user says to be of this scope, by an operation's name or a module's path."""
-    names = {name for name, value in given.items() if value == scope}
-    return frozenset(n.number for n in traced.tape.nodes if n.name in names or n.target in names)
+def _before(traced: Traced, mixers: Sequence[int]) -> str:
+    named = [traced.tape.nodes[n] for n in mixers]
+    calls = [str(n.target) for n in named if n.kind is Kind.CALL] or [n.name for n in named]
+    places = ", ".join(f"{name}: microbatch" for name in dict.fromkeys(calls)) or "its module"
+    return (
+        "scopes: a loss term can't have the given scope, since it stands behind what mixes samples; say also "
+        f"what scope that has ({places})"
+    )
 
 
-def _in_one_layer(traced: Traced, found: Sequence[tuple[Term, Scope, Count | None]], mixing: frozenset[int]) -> bool:
+def _in_one_layer(traced: Traced, found: Sequence[Scoped], mixing: frozenset[int]) -> bool:
     decision = Decision(tuple(found), mixing)
     made = cut_layers(traced, decision)
     return len({id(made.owner[term.node]) for term, _, _ in found}) == 1
@@ -75,6 +107,7 @@ def cut_layers(traced: Traced, decision: Decision) -> Cut:
     batch = [term.node for term, scope, _ in decision.losses if scope is Scope.BATCH]
     mixing = set(decision.mixing) | traced.roles.structural_mixing(traced.tape)
     mixing |= traced.roles.reductions(traced.tape, [*batch, *decision.mixing, *traced.tape.outputs.values()])
+    mixing -= {n for term in decision.forced for n in own_glue(traced.tape, term)}
     wanted = [term.node for term, _, _ in decision.losses] + list(traced.tape.outputs.values())
     return traced.cut(list(dict.fromkeys(wanted)), sorted(mixing))
 
@@ -103,4 +136,5 @@ def recall(traced: Traced, losses: Sequence[Loss], mixing: Sequence[str]) -> Dec
         if given.scope is Scope.WEIGHTED and count is None:
             raise CaptureError(f"the loss term {given.value} has no count {given.count!r}: is it another model?")
         found.append((Term(node, given.coefficient), given.scope, count))
-    return Decision(tuple(found), frozenset(n.number for n in tape.nodes if n.name in mixing))
+    forced = frozenset(by_name[given.value] for given in losses if given.told)
+    return Decision(tuple(found), frozenset(n.number for n in tape.nodes if n.name in mixing), forced)

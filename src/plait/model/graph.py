@@ -117,6 +117,8 @@ class Loss(Value):
     coefficient: float = 1.0
     count: str = ""
     """For ``weighted``: what the terms are weighted by, in words, for people."""
+    told: bool = False
+    """Whether the user gives the scope: it holds then also where its own operations mix samples."""
 
 
 class BranchGraph(FileValue, kind="plait-graph/1"):

@@ -1,6 +1,7 @@
 """Scopes found by trying: a batch against two unequal micro-batches of it, ignored labels and padding included."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,13 +80,22 @@ def _ignore_some(tensor: Tensor, ignored: int) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """All values for the whole batch and for its parts; ``mixing`` are nodes that mix samples."""
+    """All values for the whole batch and for its parts.
+
+    ``differences`` tells of each node that mixes samples how far its values for a part are from the part's share of
+    those for the whole, as a share of the largest; infinite where it can't run on a part.
+    """
 
     tape: Tape
     roles: Roles
     whole: dict[int, Any]
     parts: tuple[dict[int, Any], ...]
-    mixing: frozenset[int]
+    differences: Mapping[int, float]
+
+    @property
+    def mixing(self) -> frozenset[int]:
+        """Nodes that mix samples."""
+        return frozenset(self.differences)
 
     def scope(self, term: int) -> tuple[Scope, Count | None]:
         """The scope of the scalar ``term``, and what it is weighted by if it is."""
@@ -97,28 +107,36 @@ class Trial:
             return Scope.MICROBATCH, None
         return Scope.BATCH, None
 
+    def whole_and_mean(self, term: int, count: Count | None) -> tuple[float, float]:
+        """``term`` for the whole batch, and the mean of its parts by ``count`` (their samples without)."""
+        weights = PARTS if count is None else [float(count.of(part[count.node])) for part in self.parts]
+        return float(self.whole[term]), self._mean(term, weights)
+
     def _is_mean(self, term: int, weights: Sequence[float]) -> bool:
-        total = sum(weights)
-        if not total:
+        if not sum(weights):
             return False
-        mean = sum(w / total * float(part[term]) for w, part in zip(weights, self.parts, strict=True))
         reference = float(self.whole[term])
-        return abs(mean - reference) <= 1e-5 * abs(reference) + 1e-8
+        return abs(self._mean(term, weights) - reference) <= 1e-5 * abs(reference) + 1e-8
+
+    def _mean(self, term: int, weights: Sequence[float]) -> float:
+        total = sum(weights) or math.nan
+        return sum(w / total * float(part[term]) for w, part in zip(weights, self.parts, strict=True))
 
 
 def run_trial(tape: Tape, roles: Roles, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
     """Run ``tape`` on ``batch`` and on its parts; to be called within ``without_dropout``."""
     device = next(iter(batch.values())).device
     whole = _run_whole(tape, model, batch, Context(sum(PARTS), device, training=False))
-    mixing: set[int] = set()
+    differences: dict[int, float] = {}
     parts = []
     start = 0
     for size in PARTS:
         runner = _Part(tape, roles, model, whole, (start, size))
         parts.append(runner.run(batch, Context(size, device, training=False)))
-        mixing |= runner.mixing
+        for number, difference in runner.differences.items():
+            differences[number] = max(difference, differences.get(number, 0.0))
         start += size
-    return Trial(tape, roles, whole, tuple(parts), frozenset(mixing))
+    return Trial(tape, roles, whole, tuple(parts), differences)
 
 
 def _run_whole(tape: Tape, model: nn.Module, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
@@ -139,7 +157,7 @@ class _Part:
     ) -> None:
         self._tape, self._roles, self._model, self._whole = tape, roles, model, whole
         self._start, self._size = samples
-        self.mixing: set[int] = set()
+        self.differences: dict[int, float] = {}
 
     def run(self, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
         values: dict[int, Any] = {}
@@ -158,11 +176,11 @@ class _Part:
         except (RuntimeError, IndexError):
             # It can't even run on a part of the samples, as an index into the whole batch can't.
             values[number] = self._whole[number] if expected is None else expected
-            self.mixing.add(number)
+            self.differences[number] = math.inf
             return
         if expected is not None and form is not None and self._roles.owned[number]:
             if not _close(result, expected):
-                self.mixing.add(self._maker(node))
+                self.differences[self._maker(node)] = _difference(result, expected)
             values[number] = expected
 
     def _expected(self, node: Node) -> Tensor | None:
@@ -194,3 +212,12 @@ def _close(one: Tensor, two: Tensor) -> bool:
     scale = float(two.abs().nan_to_num(posinf=0.0, neginf=0.0).max()) if two.numel() else 0.0
     relative = max(1e-4, 16 * torch.finfo(two.dtype).eps)
     return bool(torch.allclose(one, two, rtol=0.0, atol=relative * scale + 1e-7, equal_nan=True))
+
+
+def _difference(one: Tensor, two: Tensor) -> float:
+    """The largest difference as a share of the largest value; infinite where they can't be compared."""
+    if one.shape != two.shape or not two.numel():
+        return math.inf
+    scale = float(two.double().abs().max())
+    difference = float((one.double() - two.double()).abs().max())
+    return difference / scale if scale else math.inf
