@@ -78,8 +78,20 @@ def _question(
         raise CaptureError(f"example_batch: {wrong!r} is not an argument of {type(model).__name__}.forward")
     arguments = inputs if anything and (loss is None or not known) else known
     switches: dict[str, Any] = {}
-    if "return_loss" in parameters and loss is None and wants_loss:
+    if "return_loss" in _named_arguments(model) and loss is None and wants_loss:
         switches["return_loss"] = True
     if "use_cache" in parameters or (anything and hasattr(getattr(model, "config", None), "use_cache")):
         switches["use_cache"] = False
     return Question(model, arguments, switches, loss, wants_loss, outputs)
+
+
+def _named_arguments(model: nn.Module) -> set[str]:
+    """What ``model`` takes by name; one that hands anything on to a single module (adapters) takes what that takes."""
+    found: set[str] = set()
+    while True:
+        parameters = inspect.signature(model.forward).parameters.values()
+        found |= {p.name for p in parameters}
+        children = list(model.children())
+        if len(children) != 1 or all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
+            return found
+        model = children[0]

@@ -1,5 +1,6 @@
 """Small models with random weights and an example batch each, for tests, demo and benchmarks."""
 
+from plait.model.zoo.adapters import clip_lora, gpt2_lora
 from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
 from plait.model.zoo.frozen import clip_frozen_vision, llava_projector
@@ -20,8 +21,10 @@ __all__ = [
     "chinese_clip",
     "clip",
     "clip_frozen_vision",
+    "clip_lora",
     "dual_encoder",
     "gpt2",
+    "gpt2_lora",
     "llama",
     "llava",
     "llava_projector",
