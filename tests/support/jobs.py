@@ -56,6 +56,14 @@ def train_with_schedule(
         return losses, [group["lr"] for group in groups]
 
 
+def train_with_decay(rank: int, make: Maker, plan_text: str, steps: int) -> dict[str, Tensor]:
+    """This rank's parameters after steps of AdamW, which decays weights."""
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=adam, timeout=30) as engine:
+        _run(engine, batch, steps, "", "")
+        return _own(engine)
+
+
 def _run(engine: Engine, batch: Mapping[str, Tensor], steps: int, save: str, load: str) -> list[float]:
     if load:
         engine.load_checkpoint(load)
@@ -114,7 +122,8 @@ def plain(
 
 
 def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    switches = {"return_loss": True} if "return_loss" in inspect.signature(model.forward).parameters else {}
+    inner: nn.Module = getattr(model, "get_base_model", lambda: model)()  # beneath adapters
+    switches = {"return_loss": True} if "return_loss" in inspect.signature(inner.forward).parameters else {}
     result = model(**batch, **switches)
     found: Tensor = result if isinstance(result, Tensor) else result["loss"]
     return found

@@ -51,10 +51,15 @@ class Reducer:
         self._begun: list[tuple[int, list[nn.Parameter], Tensor, Any, float]] = []
 
     def begin(self, index: int) -> None:
-        """Start summing; a parameter that got no gradient here contributes zeros."""
+        """Start summing; a parameter that got no gradient here contributes zeros.
+
+        Behind the gradients stands for each parameter how many ranks got one: where none did there is none, and
+        the optimizer leaves the parameter alone.
+        """
         reduction = self._reductions[index]
         own = [self._parameters[name] for name in reduction.parameters]
-        flat = torch.cat([_gradient(p).reshape(-1) for p in own])
+        got = torch.tensor([float(p.grad is not None) for p in own], dtype=own[0].dtype, device=own[0].device)
+        flat = torch.cat([*(_gradient(p).reshape(-1) for p in own), got])
         work = dist.all_reduce(flat, group=self._groups[reduction.ranks], async_op=True)
         self._begun.append((index, own, flat, work, now()))
 
@@ -70,8 +75,9 @@ class Reducer:
                     f"rank {self._rank} waited for the ranks {others} to sum gradients of "
                     f"{_some(self._reductions[index].parameters)}: {reason_of(error)}"
                 ) from None
-            for parameter, part in zip(own, torch.split(flat, [p.numel() for p in own]), strict=True):
-                parameter.grad = part.view_as(parameter)
+            *parts, got = torch.split(flat, [*(p.numel() for p in own), len(own)])
+            for parameter, part, ranks in zip(own, parts, got.tolist(), strict=True):
+                parameter.grad = part.view_as(parameter) if ranks else None
             spans.append((index, begun, now()))
         self._begun = []
         return spans
