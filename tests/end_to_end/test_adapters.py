@@ -29,8 +29,8 @@ def test_export_is_what_peft_loads(ranks: Pool, tmp_path: Path) -> None:
     parameters = dict(loaded.named_parameters())
     adapters = [n for n in trained if "lora_" in n or "modules_to_save" in n]
     assert len(adapters) == 2 * 2 * 2 * 2 + 1  # towers, layers, targets, matrices; the projection
-    for name in trained:
-        assert torch.equal(parameters[name], trained[name]), name
+    for name, parameter in trained.items():
+        assert torch.equal(parameters[name], parameter), name
 
 
 class Unused(nn.Module):
