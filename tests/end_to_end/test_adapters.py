@@ -60,7 +60,7 @@ def test_a_parameter_that_gets_no_gradient_is_left_alone(ranks: Pool, homes: str
     graph = capture(*unused()).graph
     both = ((0, (0, 3)), (1, (1, 2)))
     spread = {x.name: both for x in graph.layers} if homes == "replicas" else partitions.pipeline(graph, 2)
-    plan = plan_by(graph, 2, spread)  # type: ignore[arg-type]
+    plan = plan_by(graph, 2, spread)
     assert bool(plan.reductions) == (homes == "replicas")
     _, expected = jobs.plain(unused, 2, jobs.adam)
     for own in ranks.run(2, jobs.train_with_decay, unused, plan.dump(), 2):
