@@ -85,3 +85,32 @@ def test_caches_are_switched_off_while_a_model_is_captured(name: str) -> None:
     assert model.config.use_cache
     with torch.no_grad():
         assert model(**batch).past_key_values is not None
+
+
+def test_mllamas_image_goes_to_the_layers_that_attend_to_it_and_to_no_other() -> None:
+    graph = capture(*zoo.mllama(layers=5)).graph
+    assert list(graph.branches) == ["model.vision_model", "model.language_model"]
+    assert [x.name for x in graph.branches["model.language_model"]] == [
+        "model.language_model.embed_tokens",
+        *(f"model.language_model.layers.{i}" for i in range(5)),
+    ]
+    image = "model.vision_model.global_transformer"
+    assert edges(graph) == {(image, f"model.language_model.layers.{i}") for i in (1, 3)}
+    assert "cross_attention_mask" not in graph.by_name["model.language_model.layers.2"].inputs
+
+
+def test_idefics_gated_layers_stand_among_those_of_the_text() -> None:
+    graph = capture(*zoo.idefics()).graph
+    assert list(graph.branches) == ["model", "model.vision_model"]
+    assert [x.name.removeprefix("model.") for x in graph.branches["model"]] == [
+        "embed_tokens", "gated_cross_attn_layers.0", "layers.0", "layers.1", "gated_cross_attn_layers.1", "layers.2",
+        "layers.3",
+    ]  # fmt: skip
+    assert {target for _, target in edges(graph)} == {f"model.gated_cross_attn_layers.{i}" for i in range(2)}
+    assert len({value for value, _, _ in graph.interactions}) == 1  # latents of the resampler, for all images at once
+
+
+def test_of_idefics_only_what_joins_the_frozen_towers_is_trained() -> None:
+    graph = capture(*zoo.idefics()).graph
+    trained = {name.split(".")[1] for name, p in graph.parameters().items() if p.trainable}
+    assert trained == {"perceiver_resampler", "gated_cross_attn_layers"}

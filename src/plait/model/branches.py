@@ -41,7 +41,8 @@ def branch_names(made: Cut, names: Sequence[str]) -> list[str]:
 
     A group without groups before it begins a branch, and so does one that joins independent branches, or follows a
     fork. One that follows the last group of a branch continues it; among several such branches the one whose
-    modules are nearest in the module tree, as a decoder's among the encoder's outputs.
+    modules are nearest in the module tree, as a decoder's among the encoder's outputs, or that only looked up what
+    it reads, as a text's embeddings beside an image.
     """
     before = made.before()
     full = closure(before)
@@ -78,8 +79,10 @@ def _continued(
     here = _home(primary(made, made.groups[index]))
     shared = {t: _shared(here, _home(primary(made, made.groups[t]))) for t in tails}
     best = max(tails, key=lambda t: (shared[t], -t))
-    rivals = [t for t in tails if t != best and shared[t] == shared[best]]
-    return None if rivals or not shared[best] else best
+    nearest = [t for t in tails if shared[t] == shared[best]]
+    if len(nearest) > 1:
+        nearest = [t for t in nearest if made.is_lookup(made.groups[t]) and after[t] == {index}]
+    return nearest[0] if len(nearest) == 1 and shared[best] else None
 
 
 def _home(node: Node) -> list[str]:
@@ -101,12 +104,23 @@ def _shared(one: Sequence[str], two: Sequence[str]) -> int:
 
 
 def _titles(made: Cut, chains: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
-    bases = []
-    for chain in chains:
-        homes = [_home(primary(made, made.groups[i])) for i in chain]
-        bases.append(_title(homes, [names[i] for i in chain], len(chains) == 1))
-    times = Counter(bases)
-    return [base if times[base] == 1 else names[chain[0]] for base, chain in zip(bases, chains, strict=True)]
+    homes = [[_home(primary(made, made.groups[i])) for i in chain] for chain in chains]
+    bases = [_title(h, [names[i] for i in chain], len(chains) == 1) for h, chain in zip(homes, chains, strict=True)]
+    bases = _distinct(bases, [_most(h) for h in homes])
+    return _distinct(bases, [names[chain[0]] for chain in chains])
+
+
+def _distinct(titles: Sequence[str], others: Sequence[str]) -> list[str]:
+    """``titles``, with another one wherever several are the same."""
+    times = Counter(titles)
+    return [title if times[title] == 1 else other for title, other in zip(titles, others, strict=True)]
+
+
+def _most(homes: Sequence[Sequence[str]]) -> str:
+    """The longest path that more than half of ``homes`` share."""
+    prefixes = Counter(tuple(home[:length]) for home in homes for length in range(1, len(home) + 1))
+    shared = [".".join(prefix) for prefix, times in prefixes.items() if 2 * times > len(homes)]
+    return max(shared, key=len, default="")
 
 
 def _title(homes: Sequence[Sequence[str]], names: Sequence[str], alone: bool) -> str:

@@ -124,7 +124,7 @@ class _Flattener:
         if target is torch.ops.plait.layer.default:
             call = self._export.calls[int(args[1])]
             entry.kind, entry.target, entry.spec = Kind.CALL, call.path, call.spec
-            tensors = iter(args[0])
+            tensors = iter([None if i in call.unused else tensor for i, tensor in enumerate(args[0])])
             entry.leaves = [next(tensors) if leaf is HOLE else leaf for leaf in call.leaves]
             entry.home = stack[-2] if len(stack) > 1 else ""
             return self._add(entry)

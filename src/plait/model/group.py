@@ -77,6 +77,10 @@ class Cut:
         """Whether it neither holds parameters nor multiplies matrices."""
         return not self.items(group) and not self.flops(group)
 
+    def is_lookup(self, group: Group) -> bool:
+        """Whether it has parameters but multiplies nothing: embeddings."""
+        return bool(self.items(group)) and not self.flops(group)
+
     def has_data(self, group: Group) -> bool:
         """Whether it computes anything from the samples."""
         return any(self.measures.data[n] for n in group.nodes)
@@ -211,7 +215,7 @@ def _lookups(made: Cut) -> tuple[Group, list[Group], list[Group]] | None:
         heads = [
             made.groups[h]
             for h in sorted(before[index])
-            if not before[h] and after[h] == {index} and not made.flops(made.groups[h]) and made.items(made.groups[h])
+            if not before[h] and after[h] == {index} and made.is_lookup(made.groups[h])
         ]
         plain = made.is_glue(group) and not group.batch
         if heads and len(before[index]) > 1 and plain and not _holds_wanted(made, group):

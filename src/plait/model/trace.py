@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
 from plait.model.restore import HOOKS, split_hooks, unchanged, without_caches
+from plait.model.unused import run_and_find_unused
 
 _CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, torch.layout, Enum, slice)
 
@@ -47,6 +48,8 @@ class LayerCall:
     spec: pytree.TreeSpec
     out_leaves: list[Any] = field(default_factory=list)
     out_spec: pytree.TreeSpec | None = None
+    unused: frozenset[int] = frozenset()
+    """Which of its tensors it does nothing with; it is called with None in their place."""
 
 
 @dataclass(frozen=True)
@@ -218,9 +221,13 @@ class Tracing:
             original["forward"] = module.__dict__["forward"]
 
         def call_original(inputs: Sequence[Tensor], call: LayerCall) -> list[Tensor]:
+            def run(given: Sequence[Tensor | None]) -> Any:
+                args, kwargs = pytree.tree_unflatten(fill(call.leaves, given), call.spec)
+                return module(*args, **kwargs)
+
             with _replaced(module, original):
-                args, kwargs = pytree.tree_unflatten(fill(call.leaves, inputs), call.spec)
-                leaves, call.out_spec = pytree.tree_flatten(module(*args, **kwargs))
+                result, call.unused = run_and_find_unused(run, inputs)
+                leaves, call.out_spec = pytree.tree_flatten(result)
             call.out_leaves = [HOLE if isinstance(x, Tensor) else x for x in leaves]
             self._check(path, call.out_leaves)
             return [x.clone() for x in leaves if isinstance(x, Tensor)]
@@ -262,7 +269,7 @@ def _(inputs: list[Tensor], call: int) -> list[Tensor]:
     return tracing.run_layer(call, inputs)
 
 
-def fill(leaves: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:
+def fill(leaves: Sequence[Any], tensors: Sequence[Tensor | None]) -> list[Any]:
     """``leaves`` with its holes filled by ``tensors`` in order."""
     rest = iter(tensors)
     return [next(rest) if leaf is HOLE else leaf for leaf in leaves]

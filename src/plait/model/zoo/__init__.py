@@ -1,6 +1,7 @@
 """Small models with random weights and an example batch each, for tests, demo and benchmarks."""
 
 from plait.model.zoo.adapters import clip_lora, gpt2_lora
+from plait.model.zoo.cross_attention import idefics, mllama
 from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
 from plait.model.zoo.frozen import clip_frozen_vision, llava_projector
@@ -25,9 +26,11 @@ __all__ = [
     "dual_encoder",
     "gpt2",
     "gpt2_lora",
+    "idefics",
     "llama",
     "llava",
     "llava_projector",
+    "mllama",
     "residual",
     "siamese",
     "siglip",
