@@ -106,7 +106,7 @@ def _shared(one: Sequence[str], two: Sequence[str]) -> int:
 def _titles(made: Cut, chains: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
     homes = [[_home(primary(made, made.groups[i])) for i in chain] for chain in chains]
     bases = [_title(h, [names[i] for i in chain], len(chains) == 1) for h, chain in zip(homes, chains, strict=True)]
-    bases = _distinct(bases, [_most(h) for h in homes])
+    bases = _distinct(bases, [_most(h) or base for h, base in zip(homes, bases, strict=True)])
     return _distinct(bases, [names[chain[0]] for chain in chains])
 
 
