@@ -34,6 +34,11 @@ TOWERS = {
         "text_model": ["embeddings", "encoder.layer.0", "encoder.layer.1"],
         "loss": ["loss"],
     },
+    "blip": {
+        "vision_model": VISION,
+        "text_model": ["embeddings", "encoder.layer.0", "encoder.layer.1"],
+        "loss": ["loss"],
+    },
     "dual_encoder": {
         "vision_model": ["embeddings", "layers.0", "layers.1"],
         "text_model": ["embeddings", "encoder.layer.0", "encoder.layer.1"],
@@ -52,3 +57,61 @@ def test_two_towers_meet_only_in_a_loss_over_the_batch(name: str) -> None:
     assert [(t.scope, t.coefficient) for t in graph.losses] == [(Scope.BATCH, 1.0)]
     for value, _, _ in graph.interactions:
         assert graph.values[value].shape == (1, 32)  # one embedding per sample, and no masks beside it
+
+
+def test_cross_modal_layers_read_several_depths_of_both_towers() -> None:
+    graph = capture(*zoo.bridge_tower()).graph
+    text, vision = "bridgetower.text_model", "bridgetower.vision_model.visual"
+    crossing = ["transform", "layers.0", "link_tower.0", "layers.1"]
+    assert {b: [x.name for x in layers] for b, layers in graph.branches.items()} == {
+        text: [f"{text}.{x}" for x in ("embeddings", "encoder.layer.0", "encoder.layer.1", "encoder.layer.2")],
+        vision: [f"{vision}.embeddings", *(f"{vision}.transformer.resblocks.{i}" for i in range(3))],
+        "bridgetower.cross_modal_image": [f"bridgetower.cross_modal_image_{x}" for x in crossing],
+        "bridgetower.cross_modal_text": [f"bridgetower.cross_modal_text_{x}" for x in crossing],
+        "itm_score": ["itm_score"],
+    }
+    read = {t: {s for s, other in meetings(graph) if other == t} for _, t in meetings(graph)}
+    assert read == {
+        "bridgetower.cross_modal_image_transform": {f"{vision}.transformer.resblocks.1"},
+        "bridgetower.cross_modal_text_transform": {f"{text}.encoder.layer.1"},
+        "bridgetower.cross_modal_image_layers.0": {"bridgetower.cross_modal_text_transform"},
+        "bridgetower.cross_modal_text_layers.0": {"bridgetower.cross_modal_image_transform"},
+        "bridgetower.cross_modal_image_link_tower.0": {f"{vision}.transformer.resblocks.2"},
+        "bridgetower.cross_modal_text_link_tower.0": {f"{text}.encoder.layer.2"},
+        "bridgetower.cross_modal_image_layers.1": {"bridgetower.cross_modal_text_link_tower.0"},
+        "bridgetower.cross_modal_text_layers.1": {"bridgetower.cross_modal_image_link_tower.0"},
+        "itm_score": {"bridgetower.cross_modal_image_layers.1", "bridgetower.cross_modal_text_layers.1"},
+    }
+    assert [(t.value, t.scope) for t in graph.losses] == [("loss", Scope.WEIGHTED)]
+
+
+def test_three_contrastive_losses_wait_only_for_what_each_compares() -> None:
+    graph = capture(*zoo.bridge_tower_contrastive()).graph
+    assert [(t.scope, round(t.coefficient, 3)) for t in graph.losses] == [(Scope.BATCH, 0.333)] * 3
+    assert of_batch(graph) == {"loss", "loss#2", "loss#3"}
+    heads = {"itc_text_head", "bridgetower.cross_modal_image_transform#3", "itc_cross_modal_head"}
+    assert {s for s, target in meetings(graph) if target in of_batch(graph)} == heads
+
+
+def test_every_text_layer_of_blip_attends_to_the_image() -> None:
+    graph = capture(*zoo.blip_captioning()).graph
+    assert branches(graph) == {
+        "vision_model": VISION,
+        "text_decoder.bert": ["embeddings", "encoder.layer.0", "encoder.layer.1"],
+    }
+    last = "vision_model.encoder.layers.1"
+    assert meetings(graph) == {(last, f"text_decoder.bert.encoder.layer.{i}") for i in range(2)}
+    assert [(t.value, t.scope) for t in graph.losses] == [("loss", Scope.WEIGHTED)]
+
+
+def test_the_norm_before_an_audio_tower_waits_for_the_whole_batch() -> None:
+    graph = capture(*zoo.clap()).graph
+    norm, tower = "audio_model.audio_encoder.batch_norm", "audio_model.audio_encoder.layers"
+    assert of_batch(graph) == {norm, "loss"}
+    assert branches(graph) == {
+        "audio_model.audio_encoder": ["batch_norm"],
+        tower: ["0", "1"],
+        "text_model": ["embeddings", "encoder.layer.0", "encoder.layer.1"],
+        "loss": ["loss"],
+    }
+    assert meetings(graph) == {(norm, f"{tower}.0"), (f"{tower}.1", "loss"), ("text_model.encoder.layer.1", "loss")}

@@ -1,7 +1,8 @@
 """Branches of the layers' DAG, and names for layers, branches and values."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from plait.model.group import Cut, Group, closure, inverse, reduction
 from plait.model.steps import is_item
@@ -39,10 +40,10 @@ def _layer_name(made: Cut, group: Group, losses: Sequence[int]) -> str:
 def branch_names(made: Cut, names: Sequence[str]) -> list[str]:
     """The branch of each group.
 
-    A group without groups before it begins a branch, and so does one that joins independent branches, or follows a
-    fork. One that follows the last group of a branch continues it; among several such branches the one whose
-    modules are nearest in the module tree, as a decoder's among the encoder's outputs, or that only looked up what
-    it reads, as a text's embeddings beside an image.
+    A group without groups before it begins a branch. One that follows the last group of a branch continues it; where
+    several follow it (a fork) the one whose modules are nearest to it does, if any is nearer than the others. One
+    that follows several branches continues the nearest (a decoder among the encoder's outputs), else the one that
+    only looked up what it reads (a text's embeddings beside an image), else it begins a branch.
     """
     before = made.before()
     full = closure(before)
@@ -75,14 +76,32 @@ def _continued(
     if made.groups[index].batch or made.groups[index].head or not tails:
         return None
     if near[index] == {tails[0]} and len(tails) == 1:
-        return tails[0] if after[tails[0]] == {index} else None
-    here = _home(primary(made, made.groups[index]))
-    shared = {t: _shared(here, _home(primary(made, made.groups[t]))) for t in tails}
-    best = max(tails, key=lambda t: (shared[t], -t))
-    nearest = [t for t in tails if shared[t] == shared[best]]
+        return tails[0] if _nearest(made, index, tails[0], after[tails[0]]) else None
+    near_by = {t: affinity(made.groups[index], made.groups[t], made) for t in tails}
+    best = max(tails, key=lambda t: (near_by[t], -t))
+    nearest = [t for t in tails if near_by[t] == near_by[best]]
     if len(nearest) > 1:
         nearest = [t for t in nearest if made.is_lookup(made.groups[t]) and after[t] == {index}]
-    return nearest[0] if len(nearest) == 1 and shared[best] else None
+    return nearest[0] if len(nearest) == 1 and any(near_by[best]) else None
+
+
+def _nearest(made: Cut, index: int, tail: int, readers: Collection[int]) -> bool:
+    """Whether ``index`` is the one of ``readers`` that goes on with what ``tail`` belongs to."""
+    near_by = affinity(made.groups[index], made.groups[tail], made)
+    others = [affinity(made.groups[o], made.groups[tail], made) for o in readers if o != index]
+    return not others or near_by > max(*others, (0, 0))
+
+
+def affinity(one: Group, two: Group, made: Cut) -> tuple[int, int]:
+    """How near two groups stand in the module tree: parts of their paths in common, words in common of the next."""
+    here, there = _home(primary(made, one)), _home(primary(made, two))
+    shared = _shared(here, there)
+    ends = [home[shared] if shared < len(home) else "" for home in (here, there)]
+    return shared, _shared(_words(ends[0]), _words(ends[1]))
+
+
+def _words(part: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+|\d+", part)
 
 
 def _home(node: Node) -> list[str]:
@@ -106,7 +125,8 @@ def _shared(one: Sequence[str], two: Sequence[str]) -> int:
 def _titles(made: Cut, chains: Sequence[Sequence[int]], names: Sequence[str]) -> list[str]:
     homes = [[_home(primary(made, made.groups[i])) for i in chain] for chain in chains]
     bases = [_title(h, [names[i] for i in chain], len(chains) == 1) for h, chain in zip(homes, chains, strict=True)]
-    bases = _distinct(bases, [_most(h) or base for h, base in zip(homes, bases, strict=True)])
+    weights = [[1 + made.items(made.groups[i]) for i in chain] for chain in chains]
+    bases = _distinct(bases, [_most(h, w) for h, w in zip(homes, weights, strict=True)])
     return _distinct(bases, [names[chain[0]] for chain in chains])
 
 
@@ -116,10 +136,12 @@ def _distinct(titles: Sequence[str], others: Sequence[str]) -> list[str]:
     return [title if times[title] == 1 else other for title, other in zip(titles, others, strict=True)]
 
 
-def _most(homes: Sequence[Sequence[str]]) -> str:
-    """The longest path that more than half of ``homes`` share."""
-    prefixes = Counter(tuple(home[:length]) for home in homes for length in range(1, len(home) + 1))
-    shared = [".".join(prefix) for prefix, times in prefixes.items() if 2 * times > len(homes)]
+def _most(homes: Sequence[Sequence[str]], weights: Sequence[int]) -> str:
+    """The longest path that more than half of ``homes`` share, by weight."""
+    prefixes: Counter[tuple[str, ...]] = Counter()
+    for home, weight in zip(homes, weights, strict=True):
+        prefixes.update({tuple(home[:length]): weight for length in range(1, len(home) + 1)})
+    shared = [".".join(prefix) for prefix, held in prefixes.items() if 2 * held > sum(weights)]
     return max(shared, key=len, default="")
 
 
@@ -129,6 +151,10 @@ def _title(homes: Sequence[Sequence[str]], names: Sequence[str], alone: bool) ->
     common = list(homes[0])
     for home in homes:
         common = common[: _shared(common, home)]
+    words = _words(homes[0][len(common)]) if all(len(home) > len(common) for home in homes) else []
+    for home in homes:
+        words = words[: _shared(words, _words(home[len(common)]))] if words else []
+    common += ["_".join(words)] if words else []
     if common:
         return ".".join(common)
     first, times = Counter(home[0] for home in homes if home).most_common(1)[0] if any(homes) else (names[0], 1)

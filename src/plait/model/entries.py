@@ -12,6 +12,7 @@ from plait.model.tape import Kind, Ref
 
 _aten = torch.ops.aten
 _SPLITS = (_aten.split.Tensor, _aten.split.sizes, _aten.split_with_sizes.default, _aten.chunk.default)
+_FILLS = {_aten.zeros_like.default: 0, _aten.ones_like.default: 1}
 
 
 @dataclass
@@ -44,6 +45,25 @@ class Flat:
     entries: list[Entry]
     loss: int | None
     outputs: list[int]
+
+
+def without_model(entry: Entry) -> tuple[Any, list[Any], pytree.TreeSpec] | None:
+    """(target, leaves, spec) of an operation that takes a tensor for its shape alone, by that shape in numbers.
+
+    So it need not wait for that tensor, and can be repeated wherever it is used. None for another entry.
+    """
+    args, _ = entry.arguments()
+    if entry.target is _aten.expand_as.default:
+        return _call(_aten.expand.default, args[0], list(entry.value.shape))
+    if entry.target in (_aten.view_as.default, _aten.reshape_as.default):
+        return _call(_aten.reshape.default, args[0], list(entry.value.shape))
+    if entry.target not in _FILLS:
+        return None
+    value = entry.value
+    leaves, spec = pytree.tree_flatten(
+        ((list(value.shape), _FILLS[entry.target]), {"dtype": value.dtype, "device": value.device})
+    )
+    return _aten.full.default, leaves, spec
 
 
 def without_loop(entry: Entry, before: Sequence[Entry]) -> tuple[Any, list[Any], pytree.TreeSpec] | None:

@@ -81,6 +81,15 @@ class Cut:
         """Whether it has parameters but multiplies nothing: embeddings."""
         return bool(self.items(group)) and not self.flops(group)
 
+    def is_loss(self, group: Group) -> bool:
+        """Whether all that it gives away are scalars."""
+        forms = [self.tape.nodes[n].form for n in group.nodes if n in self.wanted]
+        return bool(forms) and all(form is not None and not form.dims for form in forms)
+
+    def has_modules(self, group: Group) -> bool:
+        """Whether it calls any module."""
+        return any(self.tape.nodes[n].kind is Kind.CALL for n in group.nodes)
+
     def has_data(self, group: Group) -> bool:
         """Whether it computes anything from the samples."""
         return any(self.measures.data[n] for n in group.nodes)
@@ -102,6 +111,7 @@ def cut(
     _sort(made)
     _merge_heads(made)
     _merge_small(made)
+    _merge_losses(made)
     _sort(made)
     return made
 
@@ -258,12 +268,51 @@ def _small_pair(made: Cut) -> tuple[Group, Group] | None:
         if glue_after_batch or _is_small(made, group, made.groups[latest]):
             return made.groups[latest], group
     for index, group in enumerate(made.groups):
-        light = made.is_glue(group) or not made.has_data(group)
-        if len(after[index]) == 1 and light and not _holds_wanted(made, group):
-            reader = made.groups[next(iter(after[index]))]
-            if reader.batch == group.batch:
-                return reader, group
+        if len(after[index]) != 1 or _holds_wanted(made, group):
+            continue
+        reader = made.groups[next(iter(after[index]))]
+        light = made.is_glue(group) or not made.has_data(group) or _is_aside(made, index, before[index], reader)
+        light |= _waits_alike(made, index, made.index(reader), before)
+        if reader.batch == group.batch and light:
+            return reader, group
     return None
+
+
+def _waits_alike(made: Cut, index: int, reader: int, before: Sequence[set[int]]) -> bool:
+    """Whether it is part of a loss over the batch, and ``reader``, which sums it up, waits for nothing more."""
+    group = made.groups[index]
+    if not group.batch or made.has_modules(group):
+        return False
+    needed: set[int] = set()
+    waiting = set(before[reader])
+    while waiting:
+        other = waiting.pop()
+        if made.groups[other].batch and not made.has_modules(made.groups[other]):
+            waiting |= before[other]
+        else:
+            needed.add(other)
+    return needed <= before[index]
+
+
+def _is_aside(made: Cut, index: int, before: Collection[int], reader: Group) -> bool:
+    """Whether it is a small step from one branch to its only reader in another, as a projection of a tower's values."""
+    group = made.groups[index]
+    if not before or group.head:
+        return False
+    source = made.groups[max(before, key=lambda b: made.flops(made.groups[b]))]
+    return _is_small(made, group, reader) or _is_small(made, group, source)
+
+
+def _merge_losses(made: Cut) -> None:
+    """Terms over the whole batch that read the same layers wait for the same: they are one layer."""
+    before = made.before()
+    read = set().union(*before)
+    first: dict[frozenset[int], Group] = {}
+    ends = [i for i, group in enumerate(made.groups) if group.batch and i not in read and made.is_loss(group)]
+    pairs = [(first.setdefault(frozenset(before[i]), made.groups[i]), made.groups[i]) for i in ends]
+    for into, other in pairs:
+        if into is not other:
+            _join(made, into, other)
 
 
 def _is_small(made: Cut, group: Group, neighbour: Group) -> bool:

@@ -54,10 +54,15 @@ def roles(tape: Tape, measures: Measures) -> Roles:
         before = list(node.arguments)
         data.append(node.kind is Kind.INPUT or any(data[a] for a in before))
         weights.append(node.kind is Kind.PARAMETER or any(weights[a] for a in before))
-        own = node.kind is Kind.CALL or measures.random[node.number] or any(owned[a] for a in before)
+        own = _is_work(node, measures) or measures.random[node.number] or any(owned[a] for a in before)
         owned.append(not node.is_source and (own or (data[-1] and weights[-1])))
         reduced.append(_is_reduced(node, measures.data[node.number], [reduced[a] and owned[a] for a in before]))
     return Roles(tuple(owned), tuple(reduced))
+
+
+def _is_work(node: Node, measures: Measures) -> bool:
+    """Whether it calls a module for more than a lookup by numbers that no sample gives: positions, types of tokens."""
+    return node.kind is Kind.CALL and (measures.data[node.number] or measures.flops[node.number] > 0)
 
 
 def _is_reduced(node: Node, batched: bool, before: list[bool]) -> bool:

@@ -133,27 +133,45 @@ def layer_modules(model: nn.Module, inlined: frozenset[str]) -> dict[str, nn.Mod
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
 
-    def walk(module: nn.Module, path: str) -> None:
+    def walk(module: nn.Module, path: str, repeated: bool) -> None:
         for name, child in module.named_children():
             inner = f"{path}.{name}" if path else name
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            if inner not in inlined and _is_layer(child):
+            element = repeated or (_is_list_of_layers(module) and bool(path))
+            if inner not in inlined and _is_layer(child, element):
                 found[inner] = child
             else:
-                walk(child, inner)
+                walk(child, inner, element)
 
-    walk(model, "")
+    walk(model, "", False)
     return found
 
 
-def _is_layer(module: nn.Module) -> bool:
-    if any(_is_list_of_layers(m) for m in module.modules()):
+def _is_layer(module: nn.Module, element: bool) -> bool:
+    if type(module) in (nn.ModuleList, nn.ModuleDict):
+        return False  # never called itself
+    if _holds_layers(module, element):
         return False
     # A norm that keeps statistics changes its buffers: that stays inside the module, parameters or not.
     keeps = any(isinstance(m, nn.modules.batchnorm._NormBase) for m in module.modules())
     return keeps or next(module.parameters(), None) is not None
+
+
+def _holds_layers(module: nn.Module, element: bool) -> bool:
+    """Whether it holds a list of layers; an element of such a list does only if it is a list of blocks itself.
+
+    A hierarchical encoder's stage is; a transformer block, with a list of linear layers, heads or experts, is not.
+    """
+    if not element:
+        return any(_is_list_of_layers(m) for m in module.modules())
+    near = [module, *module.children()]
+    return any(_is_list_of_layers(m) and all(_is_composite(x) for x in m.children()) for m in near)
+
+
+def _is_composite(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
 
 
 def _is_list_of_layers(module: nn.Module) -> bool:

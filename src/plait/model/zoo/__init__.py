@@ -5,25 +5,27 @@ from plait.model.zoo.cross_attention import idefics, mllama
 from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
 from plait.model.zoo.frozen import clip_frozen_vision, llava_projector
+from plait.model.zoo.fusion import blip, blip_captioning, bridge_tower, bridge_tower_contrastive
 from plait.model.zoo.language import bert, gpt2, llama
-from plait.model.zoo.multi_task import MultiTask, multi_task
 from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
-from plait.model.zoo.recommender import Recommender, recommender
 from plait.model.zoo.three_towers import ThreeTowers, three_towers
-from plait.model.zoo.towers import chinese_clip, clip, dual_encoder, siglip
+from plait.model.zoo.towers import chinese_clip, clap, clip, dual_encoder, siglip
 from plait.model.zoo.vision import vit
 from plait.model.zoo.vision_language import llava
 
 __all__ = [
     "Example",
-    "MultiTask",
-    "Recommender",
     "Residual",
     "Siamese",
     "ThreeTowers",
     "TwoTowers",
     "bert",
+    "blip",
+    "blip_captioning",
+    "bridge_tower",
+    "bridge_tower_contrastive",
     "chinese_clip",
+    "clap",
     "clip",
     "clip_frozen_vision",
     "clip_lora",
@@ -35,8 +37,6 @@ __all__ = [
     "llava",
     "llava_projector",
     "mllama",
-    "multi_task",
-    "recommender",
     "residual",
     "siamese",
     "siglip",

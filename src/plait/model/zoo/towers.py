@@ -117,3 +117,44 @@ def dual_encoder(
         "pixel_values": torch.randn(samples, 3, image, image),
     }
     return VisionTextDualEncoderModel(config).train(), batch
+
+
+def clap(
+    *, width: int = 32, layers: tuple[int, int] = (2, 2), words: int = 8, vocabulary: int = 99, samples: int = 4,
+    dropout: float = 0.1,
+) -> Example:  # fmt: skip
+    """``transformers.ClapModel`` without fusion of long clips; the audio tower begins with a norm over the batch."""
+    from transformers import ClapConfig, ClapModel
+
+    without = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = ClapConfig(
+        text_config={
+            **without,
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "num_attention_heads": 2,
+            "num_hidden_layers": layers[1],
+            "vocab_size": vocabulary,
+            "max_position_embeddings": words + 2,
+            "projection_dim": width,
+        },
+        audio_config={
+            **without,
+            "window_size": 2,
+            "num_mel_bins": 16,
+            "spec_size": 32,
+            "depths": [1] * layers[0],
+            "num_attention_heads": [2] * layers[0],
+            "num_hidden_layers": layers[0],
+            "patch_embeds_hidden_size": width >> (layers[0] - 1),
+            "hidden_size": width,
+            "projection_dim": width,
+        },
+        projection_dim=width,
+    )
+    batch = {
+        "input_ids": torch.randint(3, vocabulary, (samples, words)),
+        "attention_mask": torch.ones(samples, words, dtype=torch.long),
+        "input_features": torch.randn(samples, 1, 64, 16),
+    }
+    return ClapModel(config).train(), batch
