@@ -23,11 +23,13 @@ class FixedBytes:
 def fixed_bytes(parameters: Iterable[Parameter], optimizer_bytes_per_parameter_byte: float = 2.0) -> FixedBytes:
     """Bytes of ``parameters``; frozen ones have neither gradient nor optimizer state.
 
-    The optimizer holds ``optimizer_bytes_per_parameter_byte`` for each byte of a trainable parameter:
-    2 for Adam in the parameters' own dtype, 1 for SGD with momentum, 0 for plain SGD.
+    The optimizer holds ``optimizer_bytes_per_parameter_byte`` for each byte that it steps: 2 for Adam, 1 for SGD with
+    momentum, 0 for plain SGD. Master copies count as its own.
     """
-    total = trained = 0.0
+    total = gradients = masters = 0.0
     for parameter in parameters:
         total += parameter.nbytes
-        trained += parameter.nbytes if parameter.trainable else 0
-    return FixedBytes(total, trained, trained * optimizer_bytes_per_parameter_byte)
+        if parameter.trainable:
+            gradients += parameter.learning_nbytes
+            masters += parameter.learning_nbytes if parameter.master else 0
+    return FixedBytes(total, gradients, masters + gradients * optimizer_bytes_per_parameter_byte)

@@ -40,10 +40,10 @@ class RooflineCosts:
     efficiency: float = EFFICIENCY
 
     @classmethod
-    def of(cls, graph: BranchGraph, cluster: Cluster, precision: Literal["fp32", "half"] = "fp32") -> "RooflineCosts":
-        """With the rates that the cluster file gives for its own device types."""
+    def of(cls, graph: BranchGraph, cluster: Cluster) -> "RooflineCosts":
+        """In the graph's precision, with the rates that the cluster file gives for its own device types."""
         own = {name: t.flops for name, t in cluster.device_types.items() if t.flops}
-        return cls(graph, own, precision)
+        return cls(graph, own, "half" if graph.precision.half else "fp32")
 
     def layer(self, layer: str, device: Device, samples: int, tensor_parallel: int = 1) -> LayerCost:
         """The modelled cost of a layer; raises CostError where the device's rates aren't known."""

@@ -6,7 +6,7 @@ layers put together again must give the model's own results for a batch size tha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from plait.model.describe import describe, layer_nodes, learning, value_specs
 from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
 from plait.model.group import Cut
 from plait.model.losses import Count, guarded
+from plait.model.precision import Precision, precision_of
 from plait.model.restore import unchanged
 from plait.model.tape import Tape
 from plait.model.trace import Asking, Question
@@ -56,6 +57,7 @@ def capture(
     outputs: Sequence[str] = (),
     loss: LossFunction | None = None,
     scopes: Mapping[str, str] | None = None,
+    precision: str = Precision.FP32,
 ) -> Captured:
     """Take ``model`` apart into layers and branches.
 
@@ -66,10 +68,13 @@ def capture(
         loss: ``loss(result, batch)`` gives a scalar; by default the result's own loss.
         scopes: scopes by the name of a loss term or a module, where trying does not show what is meant. They are
             obeyed; the graph's notes tell by how much one is contrary to what was found.
+        precision: in which the model will be trained: fp32 (as it is), bf16 or bf16-params. Scopes are found by
+            trying in the model's own.
 
     Raises:
         CaptureError: the model can't be traced, or the layers put together again differ from it.
     """
+    chosen = precision_of(precision)
     example = _example(example_batch)
     traced = trace_model(model, {n: _spec(t) for n, t in example.items()}, tuple(outputs), loss, wants_loss=True)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -79,9 +84,19 @@ def capture(
         decision = decide(traced, trial, dict(scopes or {}))
         captured = _assemble(traced, decision)
         _verify(captured, traced.question, batch)
+    if chosen is not Precision.FP32:
+        captured = _in_precision(captured, loss, chosen)
     for code in captured.code.values():
         code.training = model.training
     return captured
+
+
+def _in_precision(found: Captured, loss: LossFunction | None, precision: Precision) -> Captured:
+    """What was found for the model's own precision, traced in another."""
+    graph = found.graph
+    given = graph.inputs, graph.losses, graph.outputs
+    traced = retrace(found.model, *given, loss=loss, mixing=graph.mixing, precision=precision)
+    return replace(traced, graph=traced.graph.model_copy(update={"notes": graph.notes}))
 
 
 def retrace(
@@ -91,13 +106,14 @@ def retrace(
     outputs: Mapping[str, str] | Sequence[str] = (),
     loss: LossFunction | None = None,
     mixing: Sequence[str] = (),
+    precision: Precision = Precision.FP32,
 ) -> Captured:
     """What ``capture`` found, without trying anything: the model's weights may be absent (on the meta device).
 
     ``mixing`` is ``BranchGraph.mixing``. Every rank gets the same layers and names; a model or a loss other than
     the captured one shows in ``graph.fingerprint``.
     """
-    traced = trace_model(model, inputs, tuple(outputs), loss, wants_loss=bool(losses))
+    traced = trace_model(model, inputs, tuple(outputs), loss, wants_loss=bool(losses), precision=precision)
     return _assemble(traced, recall(traced, losses, mixing))
 
 
@@ -145,9 +161,10 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
         for t, s, c in decision.losses
     )
     specs = value_specs(made, layers, learning(made, terms_named))
-    described = tuple(describe(made, layers, model, traced.canonical, specs))
+    described = tuple(describe(made, layers, model, traced.canonical, specs, traced.precision))
     graph = BranchGraph(
         model=type(model).__name__,
+        precision=traced.precision,
         inputs=dict(traced.specs),
         values=specs,
         layers=described,
@@ -156,7 +173,7 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
         mixing=tuple(tape.nodes[n].name for n in sorted(decision.mixing)),
         notes=(*decision.notes, *_notes(traced, made, layers)),
     )
-    code = {x.name: LayerCode(model, tape, [x], set(x.writes), traced.canonical) for x in layers}
+    code = {x.name: LayerCode(model, tape, [x], set(x.writes), traced.canonical, traced.precision) for x in layers}
     counters = {names[t.node]: (c, runner(model, tape, c.node)) for t, _, c in decision.losses if c is not None}
     return Captured(graph, model, code, tape, tuple(layers), traced.canonical, counters)
 

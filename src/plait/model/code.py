@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from plait.errors import CaptureError
+from plait.model.casting import cast_inputs, running
+from plait.model.precision import Precision
 from plait.model.steps import Step, find_module, release
 from plait.model.streams import Stream, undisturbed
 from plait.model.tape import Context, Kind, Tape
@@ -44,6 +46,7 @@ class LayerCode(nn.Module):
         layers: Sequence[LayerNodes],
         writes: Collection[str],
         canonical: Mapping[str, str],
+        precision: Precision = Precision.FP32,
     ) -> None:
         super().__init__()
         made = {name for layer in layers for name in layer.writes}
@@ -54,6 +57,7 @@ class LayerCode(nn.Module):
         self._reads = tuple(reads)
         self._written = {n: i for layer in layers for n, i in layer.writes.items() if n in writes}
         self._canonical = dict(canonical)
+        self._precision = precision
         self._sizes = [
             (name, form.batch_dims[0], int(form.dims[form.batch_dims[0]].slope))
             for name, number in self._given.items()
@@ -83,10 +87,13 @@ class LayerCode(nn.Module):
 
     def forward(self, values: Mapping[str, Tensor], stream: Stream | None = None) -> dict[str, Tensor]:
         """The written values for inputs and read values, by name; dropout follows ``stream`` where it is given."""
-        if stream is None or not (self._random and self.training):
-            return self._run(values, None)
-        with undisturbed():
-            return self._run(values, stream)
+        values = {**values, **cast_inputs(self._precision, {n: values[n] for n in self._inputs if n in values})}
+        device = self._device(values[name] for name in self._given if name in values)
+        with running(self._precision, device):
+            if stream is None or not (self._random and self.training):
+                return self._run(values, None)
+            with undisturbed():
+                return self._run(values, stream)
 
     def _run(self, values: Mapping[str, Tensor], stream: Stream | None) -> dict[str, Tensor]:
         try:

@@ -3,13 +3,16 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 
+import torch
 from torch import nn
 
 from plait.errors import CaptureError
 from plait.model.branches import branch_names, layer_names
+from plait.model.casting import weights_dtype
 from plait.model.code import LayerNodes
 from plait.model.graph import Layer, Parameter, Scope, TensorSpec
 from plait.model.group import Cut, Group
+from plait.model.precision import Precision
 from plait.model.steps import find_module
 from plait.model.tape import Here, Kind, Node, Ref
 
@@ -87,7 +90,8 @@ def value_specs(made: Cut, layers: Sequence[LayerNodes], learns: Set[int]) -> di
                     f"{name} ({node.line}): leaves the layer {layer.name} with the shape {sizes}; a value between "
                     "layers, or an output, may have one batch dimension only"
                 )
-            found[name] = node.form.spec(number in learns)
+            spec = node.form.spec(number in learns)
+            found[name] = spec.model_copy(update={"dtype": made.measures.dtypes[number]})
     return found
 
 
@@ -102,6 +106,7 @@ def describe(
     model: nn.Module,
     canonical: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
+    precision: Precision,
 ) -> list[Layer]:
     """The layers as the graph tells them; ``specs`` are those of the values."""
     branches = branch_names(made, [layer.name for layer in layers])
@@ -117,11 +122,11 @@ def describe(
                 inputs=tuple(layer.inputs),
                 reads=tuple(layer.reads),
                 writes=tuple(layer.writes),
-                parameters=tuple(_parameters(made, layer, calls, model, canonical, specs)),
+                parameters=tuple(_parameters(made, layer, calls, model, canonical, specs, precision)),
                 buffers=tuple(_buffers(made, layer, calls, model)),
                 flops=made.flops(group),
                 random=layer.random,
-                signature=_signature(made, layer, model, specs),
+                signature=_signature(made, layer, model, specs, precision),
             )
         )
     return found
@@ -134,19 +139,26 @@ def _parameters(
     model: nn.Module,
     canonical: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
+    precision: Precision,
 ) -> list[Parameter]:
     names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_parameters()]
     names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.PARAMETER]
     unique = dict.fromkeys(canonical.get(name, name) for name in names)
     reached = any(specs[name].gradient for name in layer.writes)  # not so under no_grad, or aside of the loss
-    return [_parameter(model, name, reached) for name in unique]
+    return [_parameter(model, name, reached, precision) for name in unique]
 
 
-def _parameter(model: nn.Module, name: str, reached: bool) -> Parameter:
+def _parameter(model: nn.Module, name: str, reached: bool, precision: Precision) -> Parameter:
     path, _, leaf = name.rpartition(".")
     tensor = getattr(find_module(model, path), leaf)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return Parameter(name=name, shape=tuple(tensor.shape), dtype=dtype, trainable=tensor.requires_grad and reached)
+    trainable = tensor.requires_grad and reached
+    return Parameter(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=str(weights_dtype(precision, tensor.dtype)).removeprefix("torch."),
+        trainable=trainable,
+        master="float32" if trainable and precision is Precision.BF16_PARAMS else None,
+    )
 
 
 def _buffers(made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Module) -> dict[str, None]:
@@ -155,7 +167,9 @@ def _buffers(made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Modu
     return dict.fromkeys(names)
 
 
-def _signature(made: Cut, layer: LayerNodes, model: nn.Module, specs: Mapping[str, TensorSpec]) -> str:
+def _signature(
+    made: Cut, layer: LayerNodes, model: nn.Module, specs: Mapping[str, TensorSpec], precision: Precision
+) -> str:
     """Twelve hex digits over all that its cost depends on: modules, glue, forms of what it reads and writes."""
     order = {n: i for i, n in enumerate(layer.nodes)}
     parts = []
@@ -164,12 +178,16 @@ def _signature(made: Cut, layer: LayerNodes, model: nn.Module, specs: Mapping[st
         what = getattr(node.target, "__name__", str(node.target)) if node.kind is Kind.OP else node.kind.value
         if node.kind is Kind.CALL:
             module = find_module(model, node.target)
-            what = f"{module!r} {[(tuple(p.shape), p.dtype, p.requires_grad) for p in module.parameters()]}"
+            what = f"{module!r} {[_kind(p, precision) for p in module.parameters()]}"
         given = [order.get(x.node, "read") if isinstance(x, Ref) else _plain(x) for x in node.leaves]
         parts.append((what, given, node.form))
     ends = [made.tape.nodes[n].form for n in (*layer.inputs.values(), *layer.reads.values())]
-    text = repr((parts, ends, [specs[name] for name in layer.writes]))
+    text = repr((parts, ends, [specs[name] for name in layer.writes], *([precision.value] if precision.half else [])))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _kind(parameter: nn.Parameter, precision: Precision) -> tuple[tuple[int, ...], torch.dtype, bool]:
+    return tuple(parameter.shape), weights_dtype(precision, parameter.dtype), parameter.requires_grad
 
 
 def _plain(leaf: object) -> str:

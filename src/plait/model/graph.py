@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from plait.files import FileValue, Value
+from plait.model.precision import Precision
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -62,11 +63,18 @@ class Parameter(Value):
     shape: tuple[int, ...]
     dtype: str
     trainable: bool = True
+    master: str | None = None
+    """The dtype of its master copy, which the optimizer steps; its gradient is summed in it too."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of the parameter itself."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def learning_nbytes(self) -> int:
+        """Bytes of what the optimizer steps, as of its gradient: the master copy, or the parameter itself."""
+        return math.prod(self.shape) * ITEM_BYTES[self.master or self.dtype]
 
 
 class Layer(Value):
@@ -127,6 +135,8 @@ class BranchGraph(FileValue, kind="plait-graph/1"):
     format: str = "plait-graph/1"
     model: str
     """The model's class, for people."""
+    precision: Precision = Precision.FP32
+    """What its values' and parameters' dtypes are for; inputs have the dtypes of the data."""
     inputs: dict[str, TensorSpec]
     values: dict[str, TensorSpec]
     layers: tuple[Layer, ...]
@@ -214,4 +224,5 @@ class BranchGraph(FileValue, kind="plait-graph/1"):
         ]
         specs = sorted((n, s.shape, s.dtype, s.batch_dim) for n, s in (self.values | self.inputs).items())
         text = repr((parts, specs, [(t.value, t.scope, t.coefficient) for t in self.losses]))
+        text += "" if self.precision is Precision.FP32 else self.precision
         return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -11,7 +11,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from plait.model.casting import running
 from plait.model.graph import TensorSpec
+from plait.model.precision import Precision
 from plait.model.steps import Step
 from plait.model.tape import Context, Kind, Tape
 from plait.model.unify import SAMPLES
@@ -28,6 +30,8 @@ class Measures:
     random: tuple[bool, ...]
     gradient: tuple[bool, ...]
     data: tuple[bool, ...]
+    dtypes: tuple[str, ...]
+    """Of tensors, as the precision makes them."""
 
 
 _SHAPE_ONLY = frozenset(
@@ -104,13 +108,19 @@ def fake_inputs(specs: Mapping[str, TensorSpec], samples: int, mode: FakeTensorM
         }
 
 
-def measure(tape: Tape, model: nn.Module, inputs: Mapping[str, Tensor], mode: FakeTensorMode) -> Measures:
+def measure(
+    tape: Tape,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    mode: FakeTensorMode,
+    precision: Precision = Precision.FP32,
+) -> Measures:
     """Run ``tape`` on fake ``inputs`` with the model's weights fake (``trace.fake_weights``) and in training mode."""
     context = Context(SAMPLES[0], torch.device("cpu"), training=True)
     values: dict[int, Any] = {}
-    flops, random, gradient, data = [], [], [], []
+    flops, random, gradient, data, dtypes = [], [], [], [], []
     storages: set[int] = set()
-    with mode, torch.enable_grad():
+    with mode, torch.enable_grad(), running(precision, context.device):
         for node in tape.nodes:
             recorder = _Recorder(storages)
             with recorder:
@@ -126,4 +136,5 @@ def measure(tape: Tape, model: nn.Module, inputs: Mapping[str, Tensor], mode: Fa
                 storages.add(_storage(value))
             storages |= recorder.data_of(value)
             data.append(any(_storage(t) in storages for t in _tensors(value)))
-    return Measures(tuple(flops), tuple(random), tuple(gradient), tuple(data))
+            dtypes.append(str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else "")
+    return Measures(tuple(flops), tuple(random), tuple(gradient), tuple(data), tuple(dtypes))

@@ -26,7 +26,7 @@ def build_stage(captured: "Captured", layer_names: Sequence[str]) -> Stage:
     inside = set(layer_names)
     _check_gap(captured, inside)
     ordered = [layer for layer in captured.layers if layer.name in inside]
-    return Stage(captured.model, captured.tape, ordered, _wanted(captured, inside), captured.canonical)
+    return Stage(captured.model, captured.tape, ordered, _wanted(captured, inside), captured.canonical, graph.precision)
 
 
 def _wanted(captured: "Captured", inside: Collection[str]) -> set[str]:

@@ -26,6 +26,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
+from plait.model.casting import weights_dtype
+from plait.model.precision import Precision
 from plait.model.restore import HOOKS, split_hooks, unchanged, without_caches
 from plait.model.unused import run_and_find_unused
 
@@ -323,7 +325,9 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+def fake_weights(
+    model: nn.Module, mode: FakeTensorMode, precision: Precision = Precision.FP32
+) -> Iterator[None]:
     """The model with fake parameters and buffers on a fake CPU, in training mode; restored afterwards.
 
     What is one tensor under several names stays one.
@@ -341,7 +345,7 @@ def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
                 for name, tensor in store.items():
                     if tensor is not None:
                         saved.append((store, name, tensor))
-                        store[name] = fakes.setdefault(id(tensor), _fake(tensor, mode))
+                        store[name] = fakes.setdefault(id(tensor), _fake(tensor, mode, precision))
         yield
     finally:
         for store, name, tensor in saved:
@@ -352,9 +356,10 @@ def fake_weights(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
                 module.__dict__["gradient_checkpointing"] = checkpointing
 
 
-def _fake(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+def _fake(tensor: Tensor, mode: FakeTensorMode, precision: Precision) -> Tensor:
+    dtype = weights_dtype(precision, tensor.dtype)
     with mode:
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="cpu")
     return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from plait.errors import CaptureError
+from plait.model.casting import cast_specs
 from plait.model.flatten import flatten
 from plait.model.graph import TensorSpec
 from plait.model.group import Cut, cut, parameter_items
 from plait.model.measure import Measures, fake_inputs, measure
+from plait.model.precision import Precision
 from plait.model.roles import Roles, roles
 from plait.model.tape import Tape
 from plait.model.trace import Question, Tracing, fake_weights
@@ -31,6 +33,7 @@ class Traced:
     model: nn.Module
     specs: Mapping[str, TensorSpec]
     canonical: Mapping[str, str]
+    precision: Precision = Precision.FP32
 
     def cut(self, wanted: Sequence[int], mixing: Sequence[int]) -> Cut:
         """The layers, for loss terms and outputs that are ``wanted``."""
@@ -47,17 +50,18 @@ def trace_model(
     loss: LossFunction | None,
     *,
     wants_loss: bool,
+    precision: Precision = Precision.FP32,
 ) -> Traced:
     """Trace ``model`` for inputs of the form ``specs``; raises CaptureError."""
     question = _question(model, tuple(specs), outputs, loss, wants_loss)
     names = _canonical(model)
     tracing = Tracing(model)
-    with fake_weights(model, tracing.mode):
-        batches = [fake_inputs(specs, n, tracing.mode) for n in SAMPLES]
+    with fake_weights(model, tracing.mode, precision):
+        batches = [fake_inputs(cast_specs(precision, specs), n, tracing.mode) for n in SAMPLES]
         first, second = (flatten(tracing.export(question, batch), tuple(specs)) for batch in batches)
         tape = unify(first, second, outputs, names)
-        measures = measure(tape, model, batches[0], tracing.mode)
-    return Traced(question, tape, measures, roles(tape, measures), model, specs, names)
+        measures = measure(tape, model, batches[0], tracing.mode, precision)
+    return Traced(question, tape, measures, roles(tape, measures), model, specs, names, precision)
 
 
 def _canonical(model: nn.Module) -> dict[str, str]:

@@ -73,6 +73,7 @@ def _model(graph: BranchGraph) -> ModelPlan:
     return ModelPlan(
         name=graph.model,
         fingerprint=graph.fingerprint,
+        precision=graph.precision,
         inputs=graph.inputs,
         losses=graph.losses,
         outputs=graph.outputs,
@@ -208,7 +209,7 @@ def _reductions(choices: Choices, backward: frozenset[str]) -> tuple[ReductionPl
 
 
 def _reduction(choices: Choices, ranks: tuple[int, ...], parameters: Sequence[Parameter]) -> ReductionPlan:
-    nbytes = sum(p.nbytes for p in parameters)
+    nbytes = sum(p.learning_nbytes for p in parameters)
     link = slowest_link(choices.cluster, [choices.devices[r] for r in ranks])
     return ReductionPlan(
         parameters=tuple(p.name for p in parameters),
@@ -220,6 +221,6 @@ def _reduction(choices: Choices, ranks: tuple[int, ...], parameters: Sequence[Pa
 
 def _step_seconds(choices: Choices, backward: frozenset[str], costs: Costs) -> tuple[float, ...]:
     return tuple(
-        costs.step_seconds(sum(p.nbytes for p in held.values()), choices.devices[rank])
+        costs.step_seconds(sum(p.learning_nbytes for p in held.values()), choices.devices[rank])
         for rank, held in _trained(choices, backward).items()
     )

@@ -12,6 +12,7 @@ from plait.cluster.spec import Cluster
 from plait.cost.costs import Source
 from plait.files import FileValue, Value
 from plait.model.graph import Loss, Scope, TensorSpec
+from plait.model.precision import Precision
 from plait.units import Bytes, Seconds
 
 Codec = Literal["exact", "bf16", "fp8", "int8"]
@@ -23,6 +24,7 @@ class ModelPlan(Value):
 
     name: str
     fingerprint: str
+    precision: Precision = Precision.FP32
     inputs: dict[str, TensorSpec]
     losses: tuple[Loss, ...] = ()
     outputs: dict[str, str] = Field(default_factory=dict)

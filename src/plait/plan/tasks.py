@@ -74,7 +74,7 @@ def _widened(plan: Plan, graph: BranchGraph, trained: Mapping[str, set[int]], ho
 
 
 def _reduction(plan: Plan, ranks: tuple[int, ...], parameters: list[Parameter]) -> ReductionPlan:
-    nbytes = sum(p.nbytes for p in parameters)
+    nbytes = sum(p.learning_nbytes for p in parameters)
     devices = [plan.cluster.by_name[plan.devices[r]] for r in ranks]
     link = slowest_link(plan.cluster, devices)
     return ReductionPlan(
