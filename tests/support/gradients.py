@@ -1,11 +1,13 @@
 """Gradients of one step: of a model by itself, and of a plan of it run by ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from plait.model.casting import cast_inputs, cast_weights, running
+from plait.model.precision import Precision
 from plait.plan.plan import Plan
 from plait.runtime.engine import Engine
 from support.jobs import Maker, loss_of
@@ -30,6 +32,31 @@ def of_plan(rank: int, make: Maker, plan_text: str) -> tuple[float, dict[str, Te
     with Engine(model, Plan.parse(plan_text), optimizer=Keep, timeout=60) as engine:
         loss = engine.step(batch)
         return loss, engine.optimizer.found if isinstance(engine.optimizer, Keep) else {}
+
+
+def in_micro_batches(
+    make: Maker,
+    sizes: Sequence[int],
+    precision: Precision,
+    counts: Callable[[Mapping[str, Tensor]], float] | None = None,
+) -> tuple[float, dict[str, Tensor]]:
+    """Loss and fp32 gradients of an ordinary loop over micro-batches, each weighted by its samples or ``counts``."""
+    model, batch = make()
+    cast_weights(precision, model)
+    splits = {n: torch.split(t, list(sizes)) for n, t in batch.items()}
+    parts = [{n: s[i] for n, s in splits.items()} for i in range(len(sizes))]
+    weights = [float(counts(part)) if counts else float(n) for part, n in zip(parts, sizes, strict=True)]
+    total, sums = 0.0, {n: torch.zeros(p.shape) for n, p in model.named_parameters() if p.requires_grad}
+    for part, weight in zip(parts, weights, strict=True):
+        with running(precision, torch.device("cpu")):
+            loss = loss_of(model, cast_inputs(precision, part))
+        torch.autograd.backward(loss, torch.full_like(loss, weight / sum(weights)))
+        total += loss.item() * weight / sum(weights)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                sums[name] += parameter.grad
+                parameter.grad = None
+    return total, sums
 
 
 def of_model(make: Maker) -> tuple[float, dict[str, Tensor]]:

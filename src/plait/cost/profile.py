@@ -18,6 +18,7 @@ from plait.cluster.probe import LOCAL
 from plait.cost.table import CostTable, Sizes, Timing, kind_of
 from plait.cost.timing import Trial, cpu_timer, cuda_timer, optimizer_seconds
 from plait.errors import CostError
+from plait.model.casting import weights_cast
 from plait.model.graph import BranchGraph, Layer, Scope
 from plait.model.streams import undisturbed
 
@@ -171,7 +172,7 @@ def _undisturbed(captured: "Captured", device: torch.device, threads: int) -> It
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with undisturbed():
+        with undisturbed(), weights_cast(captured.graph.precision, model):
             for module in (model, *codes):
                 module.to(device)
             for parameter in model.parameters():  # gradients are added up, as over micro-batches

@@ -47,7 +47,7 @@ def cast_weights(precision: Precision, model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def weights_cast(precision: Precision, model: nn.Module) -> Iterator[None]:
-    """The model with its weights cast; afterwards it has its own again, with what buffers have become."""
+    """The model with its weights cast; afterwards it has its own again."""
     own = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
     cast_weights(precision, model)
     try:

@@ -325,9 +325,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fake_weights(
-    model: nn.Module, mode: FakeTensorMode, precision: Precision = Precision.FP32
-) -> Iterator[None]:
+def fake_weights(model: nn.Module, mode: FakeTensorMode, precision: Precision = Precision.FP32) -> Iterator[None]:
     """The model with fake parameters and buffers on a fake CPU, in training mode; restored afterwards.
 
     What is one tensor under several names stays one.

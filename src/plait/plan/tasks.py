@@ -6,6 +6,7 @@ from itertools import combinations
 from plait.cost.links import all_reduce_seconds, slowest_link
 from plait.errors import PlanError
 from plait.model.graph import BranchGraph, Parameter
+from plait.model.precision import Precision
 from plait.plan.plan import Plan, ReductionPlan
 
 
@@ -36,6 +37,18 @@ def check_tasks(plans: Mapping[str, Plan]) -> None:
                 f"tasks {one} and {two}: both have the inputs {', '.join(first.model.inputs)}, so that no batch tells "
                 "which it is for; give their inputs other names"
             )
+
+
+def precision_of(plans: Mapping[str, Plan], asked: str | None) -> Precision:
+    """The plans' one precision; raises PlanError where it is not what is asked for."""
+    found = {name: plan.model.precision for name, plan in plans.items()}
+    first = next(iter(found.values()))
+    other = next((name for name, precision in found.items() if precision is not first), None)
+    if other is not None:
+        raise PlanError(f"task {other}: its precision is {found[other]}, another's {first}; they share their weights")
+    if asked is not None and asked != first:
+        raise PlanError(f"precision: {asked} is asked for, but the plan is for {first}; capture and plan for {asked}")
+    return first
 
 
 def task_of(plans: Mapping[str, Plan], given: set[str]) -> str:

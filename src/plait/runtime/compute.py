@@ -12,6 +12,7 @@ from plait.model.stages import Stage
 from plait.model.streams import Stream
 from plait.runtime.boxes import Exchange
 from plait.runtime.held import count_held
+from plait.runtime.masters import Masters
 from plait.runtime.shares import Shares, Slices
 from plait.schedule.action import Action, Kind
 from plait.schedule.placement import Placement
@@ -46,7 +47,7 @@ class Compute:
 
     def __init__(
         self, placement: Placement, stages: Mapping[int, Stage], specs: Mapping[str, TensorSpec], data: StepData,
-        held: dict[tuple[int, int], int],
+        held: dict[tuple[int, int], int], masters: Masters | None = None,
     ) -> None:  # fmt: skip
         self.exchange = Exchange(placement, specs)
         self.results: dict[tuple[str, int], Tensor] = {}
@@ -58,6 +59,7 @@ class Compute:
         self._specs = specs
         self._data = data
         self._held = held
+        self._masters = masters
         self._kept: dict[tuple[int, int], _Kept] = {}
 
     def run(self, action: Action) -> None:
@@ -104,6 +106,7 @@ class Compute:
         roots, gradients = self._roots(stage, micro_batch, kept)
         if roots:
             torch.autograd.backward(roots, gradients)
+            self._collect(stage)
         self._send_back(stage, micro_batch, kept, {n: t.grad for n, t in kept.inputs.items()})
 
     def _input_gradient(self, stage: int, micro_batch: int) -> None:
@@ -126,6 +129,11 @@ class Compute:
         for parameter, gradient in zip(parameters, made, strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self._collect(stage)
+
+    def _collect(self, stage: int) -> None:
+        if self._masters is not None:
+            self._masters.collect(self._stages[stage].parameters())
 
     def _read(self, stage: int, micro_batch: int) -> _Kept:
         return _Kept(self.exchange.take_values(stage, micro_batch))
@@ -159,8 +167,10 @@ class Compute:
         return tensor.detach().requires_grad_(True) if self._specs[name].gradient else tensor.detach()
 
     def _give(self, stage: int, micro_batch: int, outputs: Mapping[str, Tensor]) -> None:
-        self.exchange.put_values(stage, micro_batch, outputs)
-        for name, tensor in outputs.items():
+        # Autocast may give another dtype on this kind of device than where the plan was made.
+        given = {name: tensor.to(getattr(torch, self._specs[name].dtype)) for name, tensor in outputs.items()}
+        self.exchange.put_values(stage, micro_batch, given)
+        for name, tensor in given.items():
             share = self._data.shares.get((name, micro_batch), 0.0)
             if share:
                 self.loss += share * float(tensor.detach())
@@ -187,7 +197,8 @@ class Compute:
             if share:
                 seed = torch.full_like(tensor, share)
                 found[name] = found[name] + seed if name in found else seed
-        kept.gradients = {n: g for n, g in found.items() if kept.outputs[n].requires_grad}
+        outputs = kept.outputs
+        kept.gradients = {n: g.to(outputs[n].dtype) for n, g in found.items() if outputs[n].requires_grad}
         return [kept.outputs[n] for n in kept.gradients], list(kept.gradients.values())
 
     def _send_back(self, stage: int, micro_batch: int, kept: _Kept, found: Mapping[str, Tensor | None]) -> None:

@@ -10,12 +10,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plait.errors import CheckpointError, PlanError, RunError
+from plait.model.casting import cast_weights
+from plait.model.precision import Precision
 from plait.model.traced import LossFunction
 from plait.plan.compile import prices_of
 from plait.plan.lengths import Lengths
 from plait.plan.plan import Plan
 from plait.plan.simulate import check
-from plait.plan.tasks import check_tasks, task_of, together
+from plait.plan.tasks import check_tasks, precision_of, task_of, together
 from plait.runtime import checkpoint, export
 from plait.runtime.batch import Batch, samples_of
 from plait.runtime.clocks import now, offset_to_first
@@ -24,6 +26,7 @@ from plait.runtime.execute import Executor
 from plait.runtime.failure import Watch
 from plait.runtime.gather import gather_outputs, gather_timeline
 from plait.runtime.join import check_hosts, join, own_device
+from plait.runtime.masters import Masters
 from plait.runtime.optimize import OptimizerFactory, Outcome, SchedulerFactory, Update
 from plait.runtime.pacing import Pace, sleep_until
 from plait.runtime.padding import form_of, padded
@@ -54,6 +57,7 @@ class Engine:
         timeout: seconds that any wait for another rank may take.
         weights: a folder of safetensors to start from; each rank reads only its own tensors.
         lengths: what to do with batches that are longer or shorter than planned; they are refused by default.
+        precision: fp32, bf16 or bf16-params; the plan's, which is for one alone: another is refused.
 
     Raises:
         PlanError: the plan is for another model, cannot be executed or would deadlock.
@@ -75,8 +79,10 @@ class Engine:
         timeout: float = 60.0,
         weights: str | Path | None = None,
         lengths: Lengths | None = None,
+        precision: str | None = None,
     ) -> None:
         self._plans = _plans(plan)
+        self._precision = precision_of(self._plans, precision)
         self.plan = next(iter(self._plans.values()))
         self.device = own_device(device)
         for one in self._plans.values():
@@ -94,6 +100,7 @@ class Engine:
         elif any(p.is_meta for p in model.parameters()):
             raise RunError("the model is on the meta device: give weights, the folder to read them from")
         release_others(model, self._parts)
+        self._masters = self._make_masters()
         if len(self._plans) > 1:
             self._plans = together(self._plans, {name: c.graph for name, c in captured.items()})
         self._works = {
@@ -122,10 +129,17 @@ class Engine:
         # NCCL runs the point-to-point calls of one communicator one after the other.
         return self.device.type == "cuda"
 
+    def _make_masters(self) -> Masters | None:
+        """Master weights of what this rank trains, where the model computes in other weights, which are made here."""
+        trained = {n: p for n, p in self._parts.parameters.items() if p.requires_grad}
+        masters = Masters(trained) if self._precision is Precision.BF16_PARAMS else None
+        cast_weights(self._precision, self._model)
+        return masters
+
     def _make_update(
         self, optimizer: OptimizerFactory | None, scheduler: SchedulerFactory | None, max_norm: float | None
     ) -> Update:
-        trained = {n: p for n, p in self._parts.parameters.items() if p.requires_grad}
+        trained = {n: p for n, p in self._stepped.items() if p.requires_grad}
         made = optimizer(list(trained.items())) if optimizer is not None and trained else None
         return Update(
             optimizer=made,
@@ -151,6 +165,16 @@ class Engine:
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """This rank's parameters under the model's own names."""
         return self._parts.parameters
+
+    @property
+    def masters(self) -> Mapping[str, nn.Parameter]:
+        """What this rank's optimizer steps in place of parameters in bfloat16, by name; empty where there are none."""
+        return self._masters.parameters if self._masters is not None else {}
+
+    @property
+    def _stepped(self) -> Mapping[str, nn.Parameter]:
+        """This rank's parameters, masters in place of those that have one."""
+        return {**self._parts.parameters, **self.masters}
 
     @property
     def outcome(self) -> Outcome:
@@ -243,7 +267,7 @@ class Engine:
 
     def _execute(self, work: Work, run: Runnable, data: StepData, pace: Pace | None, *, training: bool) -> Compute:
         programs = run.programs
-        compute = Compute(programs.placement, work.stages, work.captured.graph.values, data, work.held)
+        compute = Compute(programs.placement, work.stages, work.captured.graph.values, data, work.held, self._masters)
         record = Record(self.rank, self._offset, before=self._ended)
         self._ended = None
         transport = reducer = None
@@ -252,7 +276,7 @@ class Engine:
             channel = Channel(self.rank, names, self.device, self._timeout, self._groups.pair, self._offset)
             prefetch = [transfer.prefetch for transfer in work.plan.transfers]
             transport = Transport(channel, programs, run.layouts, pace, prefetch)
-            reducer = Reducer(self.rank, programs.reductions, self._parts.parameters, self._groups, self._timeout)
+            reducer = Reducer(self.rank, programs.reductions, self._stepped, self._groups, self._timeout)
         self.watch.transport = transport
         executor = Executor(
             programs, self.rank, compute, record, self.device, transport=transport, reducer=reducer, pace=pace,
@@ -272,6 +296,8 @@ class Engine:
         agreed = now()
         record.add(Lane.WAIT, "STEP", began, agreed)
         self._update.step(outcome)
+        if self._masters is not None:
+            self._masters.publish()
         if pace is not None:
             record.work += now() - agreed
             sleep_until(agreed + pace.prices.step[self.rank])
@@ -281,7 +307,8 @@ class Engine:
         state = self._update.optimizer.state.values() if self._update.optimizer else ()
         kept = sum(t.nbytes for slots in state for t in slots.values() if isinstance(t, Tensor))
         gradients = sum(p.nbytes for p in self._update.parameters.values())
-        return kept + gradients + sum(p.nbytes for p in self._parts.parameters.values())
+        weights = sum(p.nbytes for p in (*self._parts.parameters.values(), *self.masters.values()))
+        return kept + gradients + weights
 
     def timeline(self) -> Timeline | None:
         """The last step's measured timeline of all ranks, on rank 0; every rank must call it."""
@@ -293,7 +320,7 @@ class Engine:
     def save_checkpoint(self, folder: str | Path, *, keep: int = 3) -> Path:
         """Write ``folder/step-N``, whole or not at all; every rank must call it. Gives its path."""
         self._ended = None
-        own = {n: t.detach() for n, t in self._parts.tensors.items() if n in self._parts.counted}
+        own = {n: t.detach() for n, t in self._stored.items() if n in self._parts.counted}
         counted = {n: p for n, p in self._update.parameters.items() if n in self._parts.counted}
         tensors = own | checkpoint.optimizer_tensors(self._update.optimizer, counted)
         state = {"model": self._fingerprints(), "seed": self._seed, "rates": self._update.rates_of_all()}
@@ -304,9 +331,16 @@ class Engine:
         state = checkpoint.read_state(path)
         if state.get("model") != self._fingerprints():
             raise CheckpointError(f"{path}: it is of another model ({state.get('model')}, not {self._fingerprints()})")
-        checkpoint.load(path, self._parts.tensors, self._update.optimizer)
+        checkpoint.load(path, self._stored, self._update.optimizer)
+        if self._masters is not None:
+            self._masters.publish()
         self._update.restore_rates(state.get("rates"))
         self.step_number = int(state["step"])
+
+    @property
+    def _stored(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of this rank: parameters, masters in place of those that have one, and buffers."""
+        return {**self._parts.tensors, **self.masters}
 
     def _fingerprints(self) -> str:
         """Of the model's graph under each task; the order of the tasks does not matter."""

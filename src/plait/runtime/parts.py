@@ -37,7 +37,7 @@ class Parts:
 def capture_for(model: nn.Module, plan: Plan, loss: LossFunction | None) -> Captured:
     """The model cut as the plan says; raises PlanError where the plan is for another model."""
     given = plan.model
-    captured = retrace(model, given.inputs, given.losses, given.outputs, loss, given.mixing)
+    captured = retrace(model, given.inputs, given.losses, given.outputs, loss, given.mixing, given.precision)
     if captured.graph.fingerprint != given.fingerprint:
         raise PlanError(_difference(captured, plan))
     check_matches(plan, captured.graph)

@@ -95,7 +95,9 @@ class Work:
         shapes = ", ".join(f"{n} {list(s.shape[1:])}" for n, s in inputs.items())
         given = self.plan.model
         try:
-            captured = retrace(self.captured.model, inputs, given.losses, given.outputs, loss, given.mixing)
+            captured = retrace(
+                self.captured.model, inputs, given.losses, given.outputs, loss, given.mixing, given.precision
+            )
         except CaptureError as error:
             raise RunError(f"batch: the model cannot be traced for samples of {shapes}: {error}") from error
         if _cut(captured) != _cut(self.captured):
