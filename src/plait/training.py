@@ -46,6 +46,7 @@ def engine_of(job: Job, plan: Plan, *, paced: bool, training: bool = True, weigh
         seed=job.seed,
         paced=paced,
         timeout=job.timeout,
+        precision=job.precision,
         weights=folder,
     )
 

@@ -43,9 +43,7 @@ def plan_in(make: Maker, precision: str, way: str = "opposed", ranks: int = 2) -
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-params"])
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "two_towers" else pytest.mark.slow) for n in CASES]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "two_towers" else pytest.mark.slow) for n in CASES])
 def test_gradients_equal_a_loop_in_one_process(ranks: Pool, name: str, precision: str) -> None:
     make, (sizes, counts) = zoo_models.maker(name), CASES[name]
     loss, expected = gradients.in_micro_batches(make, sizes, Precision(precision), counts)

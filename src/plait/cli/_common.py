@@ -69,13 +69,14 @@ def example_of(job: Job) -> dict[str, Any]:
 
 
 def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | None = None) -> "Captured":
-    """The job's model, captured; ``scopes`` are given beside the job's own, and win."""
+    """The job's model, captured in its precision; ``scopes`` are given beside the job's own, and win."""
     from plait.job.model import model_of
     from plait.job.resolve import resolve
     from plait.model.capture import capture
 
     loss = resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
-    return capture(model_of(job), example, outputs=job.outputs, loss=loss, scopes={**job.scopes, **(scopes or {})})
+    both = {**job.scopes, **(scopes or {})}
+    return capture(model_of(job), example, outputs=job.outputs, loss=loss, scopes=both, precision=job.precision)
 
 
 def cluster_of(job: Job) -> "Cluster":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plait.cli._common import capture_job, example_of
 from plait.errors import FileError
 from plait.job.job import Job
+from plait.model.precision import precision_of
 
 if TYPE_CHECKING:
     from plait.model.capture import Captured
@@ -15,17 +16,23 @@ if TYPE_CHECKING:
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def captured_of(model: str, example: str | None, loss: str | None, scopes: Mapping[str, str]) -> "Captured":
+def captured_of(
+    model: str, example: str | None, loss: str | None, scopes: Mapping[str, str], precision: str | None = None
+) -> "Captured":
     """``model`` captured: the path of a job, or ``module:function``; raises FileError where it is neither."""
     if _REFERENCE.fullmatch(model) and not Path(model).exists():
-        return _capture_function(model, example, loss, scopes)
+        return _capture_function(model, example, loss, scopes, precision or "fp32")
     if example is not None or loss is not None:
         raise FileError(f"{model}: a job has its own data and loss; --example and --loss go with module:function")
     job = Job.load(model)
+    if precision is not None:
+        job = job.model_copy(update={"precision": precision_of(precision)})
     return capture_job(job, example_of(job), scopes)
 
 
-def _capture_function(model: str, example: str | None, loss: str | None, scopes: Mapping[str, str]) -> "Captured":
+def _capture_function(
+    model: str, example: str | None, loss: str | None, scopes: Mapping[str, str], precision: str
+) -> "Captured":
     from plait.model.capture import capture
 
     made = _made(model, "MODEL")
@@ -39,7 +46,8 @@ def _capture_function(model: str, example: str | None, loss: str | None, scopes:
             "let it return (model, batch)"
         )
     _check(module, batch, model, example or model)
-    return capture(module, batch, loss=None if loss is None else _found(loss, "--loss"), scopes=scopes)
+    asked = None if loss is None else _found(loss, "--loss")
+    return capture(module, batch, loss=asked, scopes=scopes, precision=precision)
 
 
 def _made(reference: str, where: str) -> Any:

@@ -31,6 +31,9 @@ def command(
     ] = None,
     loss: Annotated[str | None, typer.Option("--loss", help="module:function, called as loss(result, batch).")] = None,
     scope: ScopeOption = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="fp32, bf16 or bf16-params; the job's, or fp32, without.")
+    ] = None,
 ) -> None:
     """Take a model apart into layers and branches, and show them.
 
@@ -45,7 +48,7 @@ def command(
     if draw is not None:
         check_suffix(draw)
     one_thread()
-    graph = captured_of(model, example, loss, scopes_of(scope)).graph
+    graph = captured_of(model, example, loss, scopes_of(scope), precision).graph
     show(graph)
     if output is not None:
         graph.save(output)

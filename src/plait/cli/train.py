@@ -98,6 +98,11 @@ def prepare(job: Job, plan: Path, folder: RunFolder) -> "Plan":
             f"{plan}: its micro-batches are {loaded.global_batch} samples in all, {job.path.name} has global_batch "
             f"{job.global_batch}; plan again with plait plan"
         )
+    if loaded.model.precision is not job.precision:
+        raise PlanError(
+            f"{plan}: it is for precision {loaded.model.precision}, {job.path.name} asks for {job.precision}; plan "
+            "again with plait plan"
+        )
     loaded.save(folder.plan)
     write_text(folder.job, read_text(job.path))
     if all(stage.prices for stage in loaded.stages):

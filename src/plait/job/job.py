@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from plait.files import FileValue, Value
+from plait.model.precision import Precision
 
 Reference = Annotated[
     str,
@@ -106,6 +107,10 @@ class Job(FileValue, kind="plait-job/1"):
         default_factory=dict,
         description="scopes of loss terms or modules by name, where trying does not find what is meant",
         examples=[{"loss": "batch"}],
+    )
+    precision: Precision = Field(
+        Precision.FP32,
+        description="fp32 (the model's own dtypes), bf16 (autocast), or bf16-params (with master weights in fp32)",
     )
     optimizer: OptimizerJob = OptimizerJob()
     scheduler: SchedulerJob | None = None

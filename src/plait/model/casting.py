@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from plait.model.graph import TensorSpec
 from plait.model.precision import Precision
 
-HALF = "bfloat16"
-
 
 def running(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """The context of a forward on ``device``."""
@@ -43,6 +41,11 @@ def cast_weights(precision: Precision, model: nn.Module) -> None:
         dtype = weights_dtype(precision, tensor.dtype)
         if dtype != tensor.dtype:
             tensor.data = tensor.data.to(dtype)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """In fp32 where it is in bfloat16, which NumPy and others don't know."""
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plait.errors import CheckpointError, PlanError, RunError
-from plait.model.casting import cast_weights
+from plait.model.casting import cast_weights, widened
 from plait.model.precision import Precision
 from plait.model.traced import LossFunction
 from plait.plan.compile import prices_of
@@ -225,7 +225,7 @@ class Engine:
     def evaluate(self, batches: Iterable[Mapping[str, Any]], outputs: Sequence[str] = ()) -> dict[str, Any]:
         """Forward only, pipelined, any batch size. Gives ``loss``, the mean over samples, on every rank.
 
-        ``outputs`` (names given to ``capture``) come as tensors over all samples, on rank 0.
+        ``outputs`` (names given to ``capture``) come as tensors over all samples, on rank 0, those in bfloat16 in fp32.
         """
         total, samples = 0.0, 0
         parts: dict[str, list[Tensor]] = {name: [] for name in outputs}
@@ -238,7 +238,7 @@ class Engine:
             for name, tensor in found.items():
                 parts[name].append(tensor)
                 dims[name] = work.captured.graph.values[values[name]].batch_dim or 0
-        joined = {n: torch.cat(p, dims[n]) for n, p in parts.items() if p}
+        joined = {n: widened(torch.cat(p, dims[n])) for n, p in parts.items() if p}
         return {"loss": total / samples if samples else float("nan"), "samples": samples, **joined}
 
     def _evaluate_one(
