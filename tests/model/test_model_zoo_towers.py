@@ -115,3 +115,29 @@ def test_the_norm_before_an_audio_tower_waits_for_the_whole_batch() -> None:
         "loss": ["loss"],
     }
     assert meetings(graph) == {(norm, f"{tower}.0"), (f"{tower}.1", "loss"), ("text_model.encoder.layer.1", "loss")}
+
+
+def test_albefs_fusion_runs_once_for_each_loss_and_hard_negatives_wait_for_the_batch() -> None:
+    graph = capture(*zoo.albef()).graph
+    blocks = ["blocks.0", "blocks.1"]
+    text = [f"text_encoder.{x}" for x in ("embed", *blocks)]
+    assert [[x.name for x in layers] for layers in graph.branches.values()] == [
+        [*(f"image_encoder.{x}" for x in ("embed", *blocks)), "image_projection"],
+        [*text, "text_projection"],
+        ["loss"],
+        ["fusion.0", "fusion.1"],
+        ["fusion.0#2", "fusion.1#2"],
+        [f"{x}#2" for x in text],
+        ["fusion.0#3", "fusion.1#3"],
+        ["loss#2"],
+    ]
+    assert of_batch(graph) == {"loss"}
+    negatives = {(value, target) for value, source, target in graph.interactions if source == "loss"}
+    assert negatives == {("index", "fusion.0#2"), ("index", "fusion.1#2")}
+    assert graph.values["index"].shape == (1, 4, 32)  # patches of another sample's image
+    image = "image_encoder.blocks.1"
+    assert {t for s, t in meetings(graph) if s == image} == {"loss", "fusion.0", "fusion.1", "fusion.0#3", "fusion.1#3"}
+    assert {s for s, t in meetings(graph) if t == "loss#2"} == {"fusion.1", "fusion.1#2"}
+    assert [(t.scope, t.coefficient) for t in graph.losses] == [
+        (Scope.BATCH, 0.5), (Scope.BATCH, 0.5), (Scope.MICROBATCH, -0.5), (Scope.WEIGHTED, 1.0),
+    ]  # fmt: skip

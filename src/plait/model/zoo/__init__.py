@@ -1,6 +1,7 @@
 """Small models with random weights and an example batch each, for tests, demo and benchmarks."""
 
 from plait.model.zoo.adapters import clip_lora, gpt2_lora
+from plait.model.zoo.albef import albef
 from plait.model.zoo.cross_attention import idefics, mllama
 from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
@@ -19,6 +20,7 @@ __all__ = [
     "Siamese",
     "ThreeTowers",
     "TwoTowers",
+    "albef",
     "bert",
     "blip",
     "blip_captioning",
