@@ -9,11 +9,13 @@ from typing import Any
 _PUBLIC = {
     "BranchGraph": "plait.model.graph",
     "Cluster": "plait.cluster.spec",
+    "GroupRule": "plait.plan.groups",
     "Engine": "plait.runtime.engine",
     "Plan": "plait.plan.plan",
     "PlaitError": "plait.errors",
     "Timeline": "plait.simulate.timeline",
     "capture": "plait.model.capture",
+    "parameter_groups": "plait.runtime.groups",
     "plan": "plait.plan.search",
     "simulate": "plait.plan.simulate",
 }

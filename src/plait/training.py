@@ -18,8 +18,9 @@ from plait.job.data import Data, data_of
 from plait.job.folder import RunFolder
 from plait.job.job import Job
 from plait.job.model import model_of
+from plait.job.rates import scheduler_of
 from plait.job.resolve import resolve
-from plait.job.update import optimizer_of, scheduler_of
+from plait.job.update import optimizer_of
 from plait.plan.plan import Plan
 from plait.progress import Progress
 from plait.runtime import checkpoint

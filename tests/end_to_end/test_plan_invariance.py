@@ -158,6 +158,16 @@ def test_optimizer_state_and_learning_rate_go_on_too(ranks: Pool, tmp_path: Path
     assert rest[0][1] == whole[0][1]
 
 
+def test_groups_of_parameters_are_the_same_under_any_plan_and_go_on_too(ranks: Pool, tmp_path: Path) -> None:
+    count, plan = clip_plan("opposed")
+    first = ranks.run(count, jobs.train_in_groups, models.clip, plan.dump(), 2, str(tmp_path))
+    count, plan = clip_plan("chimera")
+    rest = ranks.run(count, jobs.train_in_groups, models.clip, plan.dump(), 2, "", str(latest(tmp_path)))
+    assert first[0][0] + rest[0][0] == pytest.approx(jobs.plain_in_groups(models.clip, 4), rel=1e-4)
+    assert len(rest[0][1]) == 4
+    assert rest[0][1] == rest[1][1]
+
+
 def test_gradients_are_clipped_by_their_global_norm(ranks: Pool) -> None:
     count, plan = clip_plan("opposed")
     losses, weights = merged(ranks.run(count, jobs.train, models.clip, plan.dump(), 3, "", "", 0.05))

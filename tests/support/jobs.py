@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plait.plan.groups import GroupRule
 from plait.plan.plan import Plan
 from plait.runtime.engine import Engine
+from plait.runtime.groups import NamedParameters, parameter_groups
 from plait.runtime.weights import build_empty
 
 Maker = Callable[[], tuple[nn.Module, Mapping[str, Tensor]]]
@@ -62,6 +64,52 @@ def train_with_decay(rank: int, make: Maker, plan_text: str, steps: int) -> dict
     with Engine(model, Plan.parse(plan_text), optimizer=adam, timeout=30) as engine:
         _run(engine, batch, steps, "", "")
         return _own(engine)
+
+
+def grouped(parameters: NamedParameters) -> torch.optim.Optimizer:
+    """No decay on biases and norms; another rate for one branch."""
+    rules = [
+        GroupRule(names=("*.bias", "*norm*"), options={"weight_decay": 0.0}),
+        GroupRule(branches=("vision_model",), options={"lr": 3e-3}),
+    ]
+    return torch.optim.AdamW(parameter_groups(parameters, rules), lr=1e-3, weight_decay=0.5)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.02, 0.02, 0.01, 0.01], total_steps=6)
+
+
+def train_in_groups(
+    rank: int, make: Maker, plan_text: str, steps: int, save: str = "", load: str = ""
+) -> tuple[list[float], list[dict[str, Any]]]:
+    """Losses, and the options of each group after the last step."""
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=grouped, scheduler=one_cycle, timeout=30) as engine:
+        losses = _run(engine, batch, steps, save, load)
+        groups = engine.optimizer.param_groups if engine.optimizer else []
+        return losses, [{k: v for k, v in group.items() if k != "params"} for group in groups]
+
+
+def plain_in_groups(make: Maker, steps: int) -> list[float]:
+    """The losses of an ordinary loop with the same groups, written out."""
+    model, batch = make()
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {(v, d): [] for v in (True, False) for d in (True, False)}
+    for name, parameter in model.named_parameters():
+        groups[name.startswith("vis"), not (name.endswith(".bias") or "norm" in name)].append(parameter)
+    optimizer = torch.optim.AdamW(
+        [{"params": params, "weight_decay": 0.5 if decays else 0.0} for (_, decays), params in groups.items()]
+    )
+    rates = [0.02 if vision else 0.01 for vision, _ in groups]
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=6)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    return losses
 
 
 def _run(engine: Engine, batch: Mapping[str, Tensor], steps: int, save: str, load: str) -> list[float]:

@@ -20,6 +20,7 @@ from plait.cli._common import (
     scopes_of,
 )
 from plait.job.job import Job
+from plait.job.rates import check_update, scheduler_of
 from plait.job.update import optimizer_of
 from plait.units import show_seconds
 
@@ -59,10 +60,12 @@ def command(
     one_thread()
     loaded = Job.load(job)
     optimizer_of(loaded)  # a wrong name or option shows before the work, not after
+    scheduler_of(loaded)
     cluster = cluster_of(loaded)
     table = CostTable.load(profile) if profile is not None else None
     example = example_of(loaded)
     captured = capture_job(loaded, example, scopes_of(scope))
+    check_update(loaded, captured)
     if table is None:
         table = measure_if_needed(cluster, captured, example, loaded)
     found = make_plan(

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from plait.errors import FileError
 from plait.job.job import Job
-from plait.job.resolve import call, resolve
+from plait.job.resolve import call, resolve, with_given
 
 
 @runtime_checkable
@@ -30,13 +30,9 @@ class Data(Protocol):
 
 def data_of(job: Job) -> Data:
     """The job's data; raises FileError naming the field that is wrong."""
-    import inspect
-
     where = f"{job.path}: data"
     factory = resolve(job.data.factory, job.modules_folder, f"{where}.factory")
-    options = dict(job.data.options)
-    given = {"seed": job.seed, "batch": job.global_batch}
-    options = {n: v for n, v in given.items() if n in inspect.signature(factory).parameters} | options
+    options = with_given(factory, job.data.options, {"seed": job.seed, "batch": job.global_batch})
     data = call(factory, options, f"{where}.options")
     missing = [name for name in ("batch", "held_out") if not callable(getattr(data, name, None))]
     if missing:

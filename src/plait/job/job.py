@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from plait.files import FileValue, Value
 from plait.model.precision import Precision
+from plait.plan.groups import GroupRule
 
 Reference = Annotated[
     str,
@@ -61,22 +62,57 @@ class DataJob(Value):
 
 
 class OptimizerJob(Value):
-    """The optimizer: a class of torch.optim and its options."""
+    """The optimizer: a class of torch.optim or a function of the user's, and its options."""
 
     name: str = Field(default="AdamW", description="a class of torch.optim", examples=["AdamW", "SGD"])
+    factory: Reference | None = Field(
+        default=None, description="instead of name: factory(params, **options) returns the optimizer"
+    )
     options: Options = Field(default_factory=dict, description="its keyword arguments, such as lr")
+    groups: tuple[GroupRule, ...] = Field(
+        default=(),
+        description="other options for some parameters; of two rules that suit a parameter the later one holds",
+    )
     no_decay: tuple[str, ...] = Field(
         default=(),
         description="parameters without weight decay: patterns of names, as in a shell",
         examples=[["*.bias"]],
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> "OptimizerJob":
+        if self.factory is not None and "name" in self.model_fields_set:
+            raise ValueError("give either name or factory")
+        return self
+
 
 class SchedulerJob(Value):
-    """The learning rate: up over ``warmup`` steps, then down along a cosine to ``floor`` at the last step."""
+    """The learning rate: up over ``warmup`` steps, then down along a cosine, or as a class or function makes it."""
 
     warmup: Annotated[int, Field(ge=0)] = 0
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of the full rate at the last step")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="of the cosine: share of the full rate at the last step"
+    )
+    name: str | None = Field(
+        None,
+        description="instead of the cosine, after the warm-up: a class of torch.optim.lr_scheduler",
+        examples=["StepLR", "OneCycleLR"],
+    )
+    factory: Reference | None = Field(
+        None, description="instead of the cosine, after the warm-up: factory(optimizer, **options) returns a scheduler"
+    )
+    options: Options = Field(default_factory=dict, description="keyword arguments of the class or factory")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SchedulerJob":
+        if self.name is not None and self.factory is not None:
+            raise ValueError("give either name or factory")
+        made = self.name is not None or self.factory is not None
+        if made and "floor" in self.model_fields_set:
+            raise ValueError("floor: it belongs to the cosine; leave it out beside name or factory")
+        if self.options and not made:
+            raise ValueError("options: they belong to a name or factory; the cosine takes warmup and floor")
+        return self
 
 
 class CheckpointJob(Value):

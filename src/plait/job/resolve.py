@@ -24,22 +24,32 @@ def resolve(reference: str, folder: Path, where: str) -> Any:
     return found
 
 
-def call(function: Callable[..., Any], options: Mapping[str, Any], where: str) -> Any:
-    """``function(**options)``; raises FileError where it has no such options."""
-    check_options(function, options, where)
+def call(function: Callable[..., Any], options: Mapping[str, Any], where: str, *first: Any) -> Any:
+    """``function(*first, **options)``; raises FileError where it has no such options."""
+    check_options(function, options, where, first=len(first))
     try:
-        return function(**options)
+        return function(*first, **options)
     except (TypeError, ValueError) as error:
         raise FileError(f"{where}: {_name(function)} refuses its options: {error}") from error
 
 
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
-    """Raise FileError unless ``function`` takes all ``options`` and lacks none."""
+def with_given(function: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``options``, and of ``given`` those that ``function`` asks for by name and ``options`` leave out."""
+    try:
+        asked = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-ins tell nothing of their parameters
+        return dict(options)
+    return {name: value for name, value in given.items() if name in asked} | dict(options)
+
+
+def check_options(function: Callable[..., Any], options: Mapping[str, Any], where: str, *, first: int = 0) -> None:
+    """Raise FileError unless ``function`` takes all ``options`` after its ``first`` arguments, and lacks none."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-ins tell nothing of their parameters
         return
-    known = {n: p for n, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    named = [(n, p) for n, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    known = dict(named[first:])
     anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     wrong = [name for name in options if name not in known]
     if wrong and not anything:

@@ -25,6 +25,7 @@ from plait.runtime.compute import Compute, StepData
 from plait.runtime.execute import Executor
 from plait.runtime.failure import Watch
 from plait.runtime.gather import gather_outputs, gather_timeline
+from plait.runtime.groups import NamedParameters, trained_branches
 from plait.runtime.join import check_hosts, join, own_device
 from plait.runtime.masters import Masters
 from plait.runtime.optimize import OptimizerFactory, Outcome, SchedulerFactory, Update
@@ -47,7 +48,8 @@ class Engine:
         model: the model that the plan is for, with its weights, or on the meta device together with ``weights``.
             This rank keeps only its own stages' parameters.
         plan: a plan, or the path of its file; of a model whose tasks alternate, one for each task by name.
-        optimizer: makes the optimizer from this rank's (name, parameter) pairs.
+        optimizer: makes the optimizer from this rank's (name, parameter) pairs; ``parameter_groups`` sorts them into
+            groups.
         scheduler: makes a learning-rate scheduler from the optimizer; it steps once a step.
         loss: as given to ``capture``.
         max_grad_norm: gradients are scaled down to this norm over all parameters of all ranks.
@@ -140,8 +142,9 @@ class Engine:
         self, optimizer: OptimizerFactory | None, scheduler: SchedulerFactory | None, max_norm: float | None
     ) -> Update:
         trained = {n: p for n, p in self._stepped.items() if p.requires_grad}
-        made = optimizer(list(trained.items())) if optimizer is not None and trained else None
-        return Update(
+        branches = trained_branches(work.captured.graph for _, work in sorted(self._works.items()))
+        made = optimizer(NamedParameters(trained.items(), branches)) if optimizer is not None and trained else None
+        update = Update(
             optimizer=made,
             scheduler=scheduler(made) if scheduler is not None and made is not None else None,
             parameters=trained,
@@ -151,6 +154,8 @@ class Engine:
             alone=self._ranks == 1,
             timeout=self._timeout,
         )
+        update.check_groups()
+        return update
 
     def pace(self, on: bool) -> None:
         """From the next step on, hold actions and messages back to their priced durations, or don't (every rank)."""
@@ -323,7 +328,7 @@ class Engine:
         own = {n: t.detach() for n, t in self._stored.items() if n in self._parts.counted}
         counted = {n: p for n, p in self._update.parameters.items() if n in self._parts.counted}
         tensors = own | checkpoint.optimizer_tensors(self._update.optimizer, counted)
-        state = {"model": self._fingerprints(), "seed": self._seed, "rates": self._update.rates_of_all()}
+        state = {"model": self._fingerprints(), "seed": self._seed, "optimizer": self._update.settings_of_all()}
         return checkpoint.save(folder, self.step_number, tensors, state, keep)
 
     def load_checkpoint(self, path: str | Path) -> None:
@@ -334,7 +339,7 @@ class Engine:
         checkpoint.load(path, self._stored, self._update.optimizer)
         if self._masters is not None:
             self._masters.publish()
-        self._update.restore_rates(state.get("rates"))
+        self._update.restore(state.get("optimizer"))
         self.step_number = int(state["step"])
 
     @property

@@ -1,7 +1,7 @@
 """The end of a step: one barrier that makes the global gradient norm known to all, then the optimizer."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -11,12 +11,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from plait.errors import CheckpointError, RunError
+from plait.errors import RunError
+from plait.runtime.groups import NamedParameters
+from plait.runtime.rates import Settings, check_alike, gathered, restore, settings_of
 from plait.runtime.reasons import reason_of
 
-OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
+OptimizerFactory = Callable[[NamedParameters], Optimizer]
 """Makes the optimizer of this rank's parameters, given with their names."""
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
@@ -72,51 +74,31 @@ class Update:
         elif self.optimizer is not None:
             self._clip(outcome.norm)
             self.optimizer.step()
-        if self.scheduler is not None and outcome.finite:
-            self.scheduler.step()
+        if outcome.finite:
+            self._step_scheduler(outcome.loss)
         for parameter in self.parameters.values():
             parameter.grad = None
+
+    def _step_scheduler(self, loss: float) -> None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(loss)
+        elif self.scheduler is not None:
+            self.scheduler.step()
 
     def _clip(self, norm: float) -> None:
         if self.max_norm is not None:
             clip_grads_with_norm_(self.parameters.values(), self.max_norm, torch.tensor(norm))
 
-    def rates_of_all(self) -> dict[str, Any]:
-        """Learning rates and the scheduler's state, of the lowest rank that trains anything."""
-        own = None
-        if self.optimizer is not None:
-            rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-            own = {"lr": rates, "scheduler": _plain(self.scheduler.state_dict()) if self.scheduler else None}
-        if self.alone:
-            return own or {}
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, own)
-        return next((rates for rates in found if rates), {})
+    def settings_of_all(self) -> Settings | None:
+        """Groups and the scheduler's state, of the lowest rank that trains anything; every rank must call it."""
+        found = gathered(settings_of(self.optimizer, self.scheduler), alone=self.alone)
+        return next((settings for settings in found if settings), None)
 
-    def restore_rates(self, rates: Mapping[str, Any] | None) -> None:
-        """Take up what ``rates_of_all`` gave."""
-        if not rates or self.optimizer is None:
-            return
-        groups = self.optimizer.param_groups
-        if len(groups) != len(rates["lr"]):
-            raise CheckpointError(
-                f"the checkpoint has {len(rates['lr'])} groups of parameters, the optimizer {len(groups)}; give the "
-                "optimizer as before"
-            )
-        if self.scheduler is not None and rates["scheduler"]:
-            self.scheduler.load_state_dict(rates["scheduler"])
-        for group, rate in zip(groups, rates["lr"], strict=True):
-            group["lr"] = rate
+    def check_groups(self) -> None:
+        """Raise RunError unless the groups are the same on every rank; every rank must call it."""
+        check_alike(gathered(settings_of(self.optimizer, self.scheduler), alone=self.alone))
 
-
-def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON can hold of a scheduler's state: functions (LambdaLR's) are given anew by the user."""
-    return {name: value for name, value in state.items() if _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(_is_plain(item) for item in value)
-    if isinstance(value, dict):
-        return all(_is_plain(item) for item in value.values())
-    return value is None or isinstance(value, (bool, int, float, str))
+    def restore(self, settings: Mapping[str, Any] | None) -> None:
+        """Take up what ``settings_of_all`` gave."""
+        if settings and self.optimizer is not None:
+            restore(settings, self.optimizer, self.scheduler)
