@@ -89,7 +89,7 @@ def test_a_function_of_the_users_makes_the_optimizer(tmp_path: Path) -> None:
         ({"factory": "mine:nothing"}, "optimizer.factory: mine:nothing gives a NoneType, no torch Optimizer"),
         ({"factory": "mine:absent"}, "optimizer.factory: .* has no 'absent'"),
         ({"name": "SGD", "factory": "mine:optimizer"}, "optimizer: give either name or factory"),
-        ({"no_decay": ["*.bais"]}, "optimizer.no_decay: '.*bais' is no trained parameter's name; near it are a.bias"),
+        ({"no_decay": ["*.biass"]}, "optimizer.no_decay: '.*biass' is no trained parameter's name; near it are a.bias"),
         ({"groups": [{"names": ["c.*"], "options": {}}]}, r"optimizer.groups.0: 'c\.\*' is no trained"),
         ({"groups": [{"names": ["a.*"], "options": {"rate": 1}}]}, "optimizer.groups.0.options: AdamW has no .*'rate'"),
         ({"groups": [{"options": {"lr": 1}}]}, r"optimizer.groups\W+0\W*: give names, branches or both"),
