@@ -141,3 +141,22 @@ def test_albefs_fusion_runs_once_for_each_loss_and_hard_negatives_wait_for_the_b
     assert [(t.scope, t.coefficient) for t in graph.losses] == [
         (Scope.BATCH, 0.5), (Scope.BATCH, 0.5), (Scope.MICROBATCH, -0.5), (Scope.WEIGHTED, 1.0),
     ]  # fmt: skip
+
+
+def test_flavas_fusion_belongs_to_neither_tower() -> None:
+    graph = capture(*zoo.flava()).graph
+    towers = {
+        kind: [f"{kind}_model.embeddings", *(f"{kind}_model.encoder.layer.{i}" for i in range(2)), f"{kind}_projection"]
+        for kind in ("image", "text")
+    }
+    fusion = [f"multimodal_model.encoder.layer.{i}" for i in range(2)]
+    found = [[x.name.removeprefix("flava.") for x in layers] for layers in graph.branches.values()]
+    assert sorted(found) == sorted([towers["image"], towers["text"], fusion, ["loss"]])
+    assert meetings(graph) == {
+        ("flava.image_model.encoder.layer.1", "flava.multimodal_model.encoder.layer.0"),
+        ("flava.text_model.encoder.layer.1", "flava.multimodal_model.encoder.layer.0"),
+        ("flava.image_projection", "loss"),
+        ("flava.text_projection", "loss"),
+    }
+    assert of_batch(graph) == {"loss"}
+    assert sorted(t.scope for t in graph.losses) == [Scope.BATCH, Scope.BATCH, Scope.WEIGHTED]

@@ -77,12 +77,13 @@ def _continued(
         return None
     if near[index] == {tails[0]} and len(tails) == 1:
         return tails[0] if _nearest(made, index, tails[0], after[tails[0]]) else None
-    near_by = {t: affinity(made.groups[index], made.groups[t], made) for t in tails}
-    best = max(tails, key=lambda t: (near_by[t], -t))
-    nearest = [t for t in tails if near_by[t] == near_by[best]]
+    # All that it joins compete, also those whose branch went on otherwise: a fusion of two towers is neither's.
+    near_by = {t: affinity(made.groups[index], made.groups[t], made) for t in {*tails, *near[index]}}
+    best = max(near_by.values())
+    nearest = [t for t, value in near_by.items() if value == best]
     if len(nearest) > 1:
         nearest = [t for t in nearest if made.is_lookup(made.groups[t]) and after[t] == {index}]
-    return nearest[0] if len(nearest) == 1 and any(near_by[best]) else None
+    return nearest[0] if len(nearest) == 1 and nearest[0] in tails and any(best) else None
 
 
 def _nearest(made: Cut, index: int, tail: int, readers: Collection[int]) -> bool:

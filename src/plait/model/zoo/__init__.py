@@ -5,6 +5,7 @@ from plait.model.zoo.albef import albef
 from plait.model.zoo.cross_attention import idefics, mllama
 from plait.model.zoo.encoder_decoder import t5, whisper
 from plait.model.zoo.example import Example
+from plait.model.zoo.flava import flava
 from plait.model.zoo.frozen import clip_frozen_vision, llava_projector
 from plait.model.zoo.fusion import blip, blip_captioning, bridge_tower, bridge_tower_contrastive
 from plait.model.zoo.language import bert, gpt2, llama
@@ -32,6 +33,7 @@ __all__ = [
     "clip_frozen_vision",
     "clip_lora",
     "dual_encoder",
+    "flava",
     "gpt2",
     "gpt2_lora",
     "idefics",
