@@ -20,6 +20,7 @@ from plait.job.job import Job
 from plait.job.model import model_of
 from plait.job.rates import scheduler_of
 from plait.job.resolve import resolve
+from plait.job.tasks import Turns, jobs_of, main_task, turns_of
 from plait.job.update import optimizer_of
 from plait.plan.plan import Plan
 from plait.progress import Progress
@@ -33,16 +34,17 @@ UNPACED_STEPS = 5
 """Steps that a paced run adds at full speed, on a copy of the weights, to show the model's true speed."""
 
 
-def engine_of(job: Job, plan: Plan, *, paced: bool, training: bool = True, weights: str | None = None) -> Engine:
+def engine_of(
+    job: Job, plans: Mapping[str, Plan], *, paced: bool, training: bool = True, weights: str | None = None
+) -> Engine:
     """The engine of this rank."""
     folder = weights or (str(job.beside(job.weights)) if job.weights is not None else None)
-    loss = resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
     return Engine(
         model_of(job, empty=folder is not None),
-        plan,
+        plans,
         optimizer=optimizer_of(job) if training else None,
         scheduler=scheduler_of(job) if training else None,
-        loss=loss,
+        loss={name: loss_of(one) for name, one in jobs_of(job).items()},
         max_grad_norm=job.max_grad_norm,
         seed=job.seed,
         paced=paced,
@@ -52,10 +54,28 @@ def engine_of(job: Job, plan: Plan, *, paced: bool, training: bool = True, weigh
     )
 
 
+def loss_of(job: Job) -> Any:
+    """The job's own loss; None where the model has one."""
+    return resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """The batches of a job's steps, each of the task whose turn it is."""
+
+    turns: Turns
+    data: Mapping[str, Data]
+
+    def batch(self, step: int) -> Mapping[str, Any]:
+        """The batch of this step, counted from 0."""
+        task, number = self.turns.at(step)
+        return self.data[task].batch(number)
+
+
 class Ahead:
     """The batches of consecutive steps, each made in a thread while the step before it runs."""
 
-    def __init__(self, data: Data, step: int, steps: int) -> None:
+    def __init__(self, data: InTurn, step: int, steps: int) -> None:
         self._data, self._step, self._steps = data, step, steps
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._next = self._begin()
@@ -86,10 +106,10 @@ class Training:
     """One rank's part in a run."""
 
     job: Job
-    plan: Plan
+    plans: Mapping[str, Plan]
     folder: RunFolder
     engine: Engine
-    data: Data
+    data: InTurn
     paced: bool
     seconds: list[float] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)
@@ -104,7 +124,7 @@ class Training:
         began = time.perf_counter()
         with (
             self._log() as log,
-            Progress(self.job, self.plan, shown=self.first) as progress,
+            Progress(self.job, self.plans[main_task(self.job)], shown=self.first) as progress,
             Ahead(self.data, self.engine.step_number, self.job.steps) as batches,
         ):
             while self.engine.step_number < self.job.steps:
@@ -122,11 +142,14 @@ class Training:
         asked = time.perf_counter()
         batch = batches.take()
         began = time.perf_counter()
-        loss = self.engine.step(batch)
+        task = self.data.turns.at(step)[0]
+        loss = self.engine.step(batch, task)
         seconds = time.perf_counter() - began
-        self.seconds.append(seconds)
+        if task == main_task(self.job):
+            self.seconds.append(seconds)
         return {
             "step": step + 1,
+            **({"task": task} if task else {}),
             "loss": loss,
             "step_seconds": seconds,
             "data_seconds": began - asked,
@@ -143,10 +166,11 @@ class Training:
             self.engine.save_checkpoint(self.folder.checkpoints, keep=self.job.checkpoint.keep)
 
     def _is_looked_at(self, done: int) -> bool:
-        """In the last third of the run, now and then."""
-        left = self.job.steps - done
+        """In the last third of the run, now and then, where it is a step of the task that the report shows."""
+        task, turn = self.data.turns.at(done - 1)
         third = max(GATHERED, self.job.steps // 3)
-        return left < third and not left % max(1, third // GATHERED)
+        late = self.job.steps - done < third
+        return late and task == main_task(self.job) and not turn % max(1, third // GATHERED)
 
     @contextmanager
     def _log(self) -> Iterator[TextIO | None]:
@@ -170,8 +194,7 @@ class Training:
             figures["measured_step_time"] = typical.step_time
             figures["measured_bubble_ratio"] = typical.bubble_ratio
         self.engine.save_pretrained(self.folder.model)
-        if self.job.evaluate is not None:
-            figures |= evaluate(self.job, self.engine, self.data)
+        figures |= evaluate(self.job, self.engine, self.data.data)
         if self.paced:
             figures["unpaced_step_seconds"] = self._true_speed()
         if self.first:
@@ -184,7 +207,7 @@ class Training:
         for step in range(UNPACED_STEPS):
             batch = self.data.batch(step)
             began = time.perf_counter()
-            self.engine.step(batch)
+            self.engine.step(batch, self.data.turns.at(step)[0])
             found.append(time.perf_counter() - began)
         return statistics.median(found)
 
@@ -194,42 +217,56 @@ def nearest(timelines: list[Timeline], seconds: float) -> Timeline:
     return min(timelines, key=lambda t: abs(t.step_time - seconds))
 
 
-def train(job: Job, plan: Plan, folder: RunFolder, *, resume: bool, paced: bool) -> None:
+def train(job: Job, plans: Mapping[str, Plan], folder: RunFolder, *, resume: bool, paced: bool) -> None:
     """Run the job on this rank, from the newest whole checkpoint if ``resume``.
 
     Raises PlaitError subclasses where job, plan and data do not suit each other or another rank failed.
     """
-    if plan.global_batch != job.global_batch:
-        raise RunError(
-            f"the plan is for a global batch of {plan.global_batch} samples, the job ({job.path}) has "
-            f"{job.global_batch}; plan again with plait plan"
-        )
-    data = data_of(job)
-    with engine_of(job, plan, paced=paced) as engine:
+    for plan in plans.values():
+        if plan.global_batch != job.global_batch:
+            raise RunError(
+                f"the plan is for a global batch of {plan.global_batch} samples, the job ({job.path}) has "
+                f"{job.global_batch}; plan again with plait plan"
+            )
+    data = InTurn(turns_of(job), {name: data_of(one) for name, one in jobs_of(job).items()})
+    with engine_of(job, plans, paced=paced) as engine:
         engine.watch.on_terminate()
         newest = checkpoint.latest(folder.checkpoints) if resume else None
         if resume and newest is None:
             raise CheckpointError(f"{folder.checkpoints}: no whole checkpoint to resume from; train without --resume")
         if newest is not None:
             engine.load_checkpoint(newest)
-        Training(job, plan, folder, engine, data, paced).run()
+        Training(job, plans, folder, engine, data, paced).run()
 
 
-def evaluate_weights(job: Job, plan: Plan, folder: RunFolder) -> None:
+def evaluate_weights(job: Job, plans: Mapping[str, Plan], folder: RunFolder) -> None:
     """Evaluate the weights in the run's ``model`` folder on this rank's part; rank 0 writes the figures down."""
-    if job.evaluate is None:
+    jobs = {name: one for name, one in jobs_of(job).items() if one.evaluate is not None}
+    if not jobs:
         raise FileError(f"{job.path}: evaluate: missing; give a metric, module:function")
-    with engine_of(job, plan, paced=False, training=False, weights=str(folder.model)) as engine:
+    with engine_of(job, plans, paced=False, training=False, weights=str(folder.model)) as engine:
         engine.watch.on_terminate()
-        figures = evaluate(job, engine, data_of(job))
+        figures = evaluate(job, engine, {name: data_of(one) for name, one in jobs.items()})
         if engine.rank == 0:
             folder.write_summary(figures)
 
 
-def evaluate(job: Job, engine: Engine, data: Data) -> dict[str, Any]:
-    """Held-out loss and the job's metrics, on rank 0; nothing elsewhere."""
+def evaluate(job: Job, engine: Engine, data: Mapping[str, Data]) -> dict[str, Any]:
+    """Held-out loss and the job's metrics, of tasks by their names, on rank 0; nothing elsewhere."""
+    jobs = {name: one for name, one in jobs_of(job).items() if one.evaluate is not None}
+    found = {name: _evaluate_one(one, engine, data[name], name) for name, one in jobs.items()}
+    if engine.rank != 0 or not found:
+        return {}
+    if not job.tasks:
+        return found[""]
+    metrics = {f"{task} {name}": value for task, given in found.items() for name, value in given["metrics"].items()}
+    losses = {task: given["held_out_loss"] for task, given in found.items()}
+    return {"held_out_loss": statistics.fmean(losses.values()), "held_out_losses": losses, "metrics": metrics}
+
+
+def _evaluate_one(job: Job, engine: Engine, data: Data, task: str) -> dict[str, Any]:
     batches = list(data.held_out())
-    found = engine.evaluate(batches, job.metric_outputs)
+    found = engine.evaluate(batches, job.metric_outputs, task)
     if engine.rank != 0 or job.evaluate is None:
         return {}
     metric = resolve(job.evaluate.metric, job.modules_folder, f"{job.path}: evaluate.metric")

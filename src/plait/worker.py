@@ -18,6 +18,7 @@ from plait.errors import PlaitError
 from plait.files import write_text
 from plait.job.folder import RunFolder
 from plait.job.job import Job
+from plait.job.tasks import file_of, jobs_of
 from plait.plan.plan import Plan
 
 
@@ -54,11 +55,12 @@ def run(task: Task) -> None:
     from plait.training import evaluate_weights, train
 
     warnings.filterwarnings("ignore", category=FutureWarning)
-    job, plan, folder = Job.load(task.job), Plan.load(task.plan), RunFolder(task.run)
+    job, folder = Job.load(task.job), RunFolder(task.run)
+    plans = {name: Plan.load(file_of(task.plan, name)) for name in jobs_of(job)}
     if task.verb == "train":
-        train(job, plan, folder, resume=task.resume, paced=task.paced)
+        train(job, plans, folder, resume=task.resume, paced=task.paced)
     else:
-        evaluate_weights(job, plan, folder)
+        evaluate_weights(job, plans, folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plait.cli._common import capture_job, example_of
 from plait.errors import FileError
 from plait.job.job import Job
+from plait.job.tasks import jobs_of
 from plait.model.precision import precision_of
 
 if TYPE_CHECKING:
@@ -18,16 +19,19 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 def captured_of(
     model: str, example: str | None, loss: str | None, scopes: Mapping[str, str], precision: str | None = None
-) -> "Captured":
-    """``model`` captured: the path of a job, or ``module:function``; raises FileError where it is neither."""
+) -> dict[str, "Captured"]:
+    """``model`` captured: the path of a job, or ``module:function``; raises FileError where it is neither.
+
+    A job's tasks are captured each, under their names; anything else under "".
+    """
     if _REFERENCE.fullmatch(model) and not Path(model).exists():
-        return _capture_function(model, example, loss, scopes, precision or "fp32")
+        return {"": _capture_function(model, example, loss, scopes, precision or "fp32")}
     if example is not None or loss is not None:
         raise FileError(f"{model}: a job has its own data and loss; --example and --loss go with module:function")
     job = Job.load(model)
     if precision is not None:
         job = job.model_copy(update={"precision": precision_of(precision)})
-    return capture_job(job, example_of(job), scopes)
+    return {name: capture_job(one, example_of(one), scopes) for name, one in jobs_of(job).items()}
 
 
 def _capture_function(

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from plait.cli._common import ScopeOption, console, one_thread, say, scopes_of
 from plait.cli._source import captured_of
+from plait.job.tasks import file_of
 from plait.units import show_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def command(
 ) -> None:
     """Take a model apart into layers and branches, and show them.
 
-    Modules are looked for in the current folder first.
+    Modules are looked for in the current folder first. Of a job with tasks each task has its graph (graph.TASK.yaml).
 
     Example: plait capture job.yaml --draw graph.svg
 
@@ -48,14 +49,16 @@ def command(
     if draw is not None:
         check_suffix(draw)
     one_thread()
-    graph = captured_of(model, example, loss, scopes_of(scope), precision).graph
-    show(graph)
-    if output is not None:
-        graph.save(output)
-        say(f"wrote {output}")
-    if draw is not None:
-        save_picture(graph, draw)
-        say(f"wrote {draw}")
+    for task, captured in captured_of(model, example, loss, scopes_of(scope), precision).items():
+        if task:
+            say(f"task {task}")
+        show(captured.graph)
+        if output is not None:
+            captured.graph.save(file_of(output, task))
+            say(f"wrote {file_of(output, task)}")
+        if draw is not None:
+            save_picture(captured.graph, file_of(draw, task))
+            say(f"wrote {file_of(draw, task)}")
 
 
 def show(graph: "BranchGraph") -> None:

@@ -10,6 +10,7 @@ from plait.cli.train import PortOption
 from plait.errors import FileError
 from plait.job.folder import RunFolder
 from plait.job.job import Job
+from plait.job.tasks import file_of, jobs_of, main_task
 
 
 def command(
@@ -28,13 +29,13 @@ def command(
     from plait.worker import Task
 
     loaded = Job.load(job)
-    if loaded.evaluate is None:
+    if all(one.evaluate is None for one in jobs_of(loaded).values()):
         raise FileError(f"{job}: evaluate: missing; give a metric, as in metric: 'digits:zero_shot_accuracy'")
     folder = RunFolder(run)
     if not folder.model.is_dir():
         raise FileError(f"{folder.model}: no weights there; is {run} the folder of a run that has ended?")
     path = plan or folder.plan
-    ranks = len(plan_of(path).devices)
+    ranks = len(plan_of(file_of(path, main_task(loaded))).devices)
     launch(Task("evaluate", loaded.path, path, folder.root), ranks, port=port)
     figures = folder.read_summary()
     say(f"held-out loss: {figures['held_out_loss']:.4f}")

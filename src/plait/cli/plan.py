@@ -21,6 +21,7 @@ from plait.cli._common import (
 )
 from plait.job.job import Job
 from plait.job.rates import check_update, scheduler_of
+from plait.job.tasks import file_of, jobs_of
 from plait.job.update import optimizer_of
 from plait.units import show_seconds
 
@@ -53,27 +54,38 @@ def command(
 ) -> None:
     """Find the plan of least predicted step time for a job on its cluster.
 
+    Of a job with tasks each task has its plan (plan.TASK.yaml), all on the same devices.
+
     Example: plait plan job.yaml -o plan.yaml --profile profile.yaml
     """
     from plait.cost.table import CostTable
+    from plait.plan.plan import Plan
+    from plait.plan.tasks import on_same_ranks
 
     one_thread()
     loaded = Job.load(job)
     optimizer_of(loaded)  # a wrong name or option shows before the work, not after
     scheduler_of(loaded)
     cluster = cluster_of(loaded)
-    table = CostTable.load(profile) if profile is not None else None
-    example = example_of(loaded)
-    captured = capture_job(loaded, example, scopes_of(scope))
-    check_update(loaded, captured)
-    if table is None:
-        table = measure_if_needed(cluster, captured, example, loaded)
-    found = make_plan(
-        loaded, cluster, captured, table, micro_batch=micro_batch, schedule=schedule, all_devices=all_devices
-    )
-    found.save(output)
-    show(found)
-    say(f"wrote {output}")
+    examples = {task: (one, example_of(one)) for task, one in jobs_of(loaded).items()}
+    captures = {task: capture_job(one, batch, scopes_of(scope)) for task, (one, batch) in examples.items()}
+    check_update(loaded, *captures.values())
+    plans: dict[str, Plan] = {}
+    for task, (one, batch) in examples.items():
+        if task:
+            say(f"task {task}")
+        table = CostTable.load(file_of(profile, task)) if profile is not None else None
+        if table is None:
+            table = measure_if_needed(cluster, captures[task], batch, one)
+        # Ranks take part in every task, though one of them may have too little work for all.
+        every = all_devices or len(examples) > 1
+        plans[task] = make_plan(
+            one, cluster, captures[task], table, micro_batch=micro_batch, schedule=schedule, all_devices=every
+        )
+        show(plans[task])
+    for task, found in on_same_ranks(plans).items():
+        found.save(file_of(output, task))
+        say(f"wrote {file_of(output, task)}")
 
 
 def measure_if_needed(

@@ -17,6 +17,7 @@ from plait.cli._common import (
 )
 from plait.errors import FileError
 from plait.job.job import Job
+from plait.job.tasks import file_of, jobs_of
 
 
 def command(
@@ -30,16 +31,18 @@ def command(
 ) -> None:
     """Measure forward, input gradient, weight gradient and memory of every layer on this machine.
 
+    Of a job with tasks each task has its profile (profile.TASK.yaml).
+
     Example: plait profile job.yaml -o profile.yaml
     """
     one_thread()
-    loaded = Job.load(job)
-    example = example_of(loaded)
-    captured = capture_job(loaded, example)
-    table = profile_captured(captured, example, loaded, _sizes(sizes) or profile_sizes(loaded.global_batch))
-    table.save(output)
-    console().print(f"measured {len(table.layers)} kinds of layers on {table.machine}", highlight=False)
-    say(f"wrote {output}")
+    for task, loaded in jobs_of(Job.load(job)).items():
+        example = example_of(loaded)
+        captured = capture_job(loaded, example)
+        table = profile_captured(captured, example, loaded, _sizes(sizes) or profile_sizes(loaded.global_batch))
+        table.save(file_of(output, task))
+        console().print(f"measured {len(table.layers)} kinds of layers on {table.machine}", highlight=False)
+        say(f"wrote {file_of(output, task)}")
 
 
 def _sizes(text: str) -> list[int]:

@@ -11,6 +11,7 @@ from plait.errors import CheckpointError, PlanError
 from plait.files import read_text, write_text
 from plait.job.folder import RunFolder
 from plait.job.job import Job
+from plait.job.tasks import file_of, jobs_of, main_task
 
 if TYPE_CHECKING:
     from plait.plan.plan import Plan
@@ -87,26 +88,42 @@ def check_resumable(folder: RunFolder) -> None:
 
 
 def prepare(job: Job, plan: Path, folder: RunFolder) -> "Plan":
-    """Check the plan and write down what is run, and what it is predicted to do."""
-    from plait.plan.simulate import check, simulate
+    """Check the plan (of tasks, each one's) and write down what is run, and what it is predicted to do.
 
-    loaded = plan_of(plan)
+    Gives the plan of the task that the report shows.
+    """
+    from plait.plan.simulate import simulate
+    from plait.plan.tasks import check_tasks
+
+    plans = {name: _checked(file_of(plan, name), job) for name in jobs_of(job)}
     with naming(plan):
+        check_tasks(plans)
+    for name, loaded in plans.items():
+        loaded.save(file_of(folder.plan, name))
+    shown = plans[main_task(job)]
+    shown.save(folder.plan)
+    write_text(folder.job, read_text(job.path))
+    if all(stage.prices for stage in shown.stages):
+        simulate(shown).save(folder.predicted)
+    return shown
+
+
+def _checked(path: Path, job: Job) -> "Plan":
+    from plait.plan.simulate import check
+
+    loaded = plan_of(path)
+    with naming(path):
         check(loaded)
     if loaded.global_batch != job.global_batch:
         raise PlanError(
-            f"{plan}: its micro-batches are {loaded.global_batch} samples in all, {job.path.name} has global_batch "
+            f"{path}: its micro-batches are {loaded.global_batch} samples in all, {job.path.name} has global_batch "
             f"{job.global_batch}; plan again with plait plan"
         )
     if loaded.model.precision is not job.precision:
         raise PlanError(
-            f"{plan}: it is for precision {loaded.model.precision}, {job.path.name} asks for {job.precision}; plan "
+            f"{path}: it is for precision {loaded.model.precision}, {job.path.name} asks for {job.precision}; plan "
             "again with plait plan"
         )
-    loaded.save(folder.plan)
-    write_text(folder.job, read_text(job.path))
-    if all(stage.prices for stage in loaded.stages):
-        simulate(loaded).save(folder.predicted)
     return loaded
 
 

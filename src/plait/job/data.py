@@ -31,6 +31,8 @@ class Data(Protocol):
 def data_of(job: Job) -> Data:
     """The job's data; raises FileError naming the field that is wrong."""
     where = f"{job.path}: data"
+    if job.data is None:
+        raise FileError(f"{where}: missing; the job's tasks have each their own")
     factory = resolve(job.data.factory, job.modules_folder, f"{where}.factory")
     options = with_given(factory, job.data.options, {"seed": job.seed, "batch": job.global_batch})
     data = call(factory, options, f"{where}.options")

@@ -129,6 +129,16 @@ class EvaluateJob(Value):
     outputs: tuple[str, ...] = Field((), description="the job's outputs that the metric reads; all by default")
 
 
+class TaskJob(Value):
+    """One of the tasks that a model is trained for in turn."""
+
+    data: DataJob
+    turns: Count = Field(1, description="steps of this task in a round of all tasks")
+    loss: Reference | None = Field(None, description="this task's loss(result, batch); the job's without")
+    outputs: tuple[str, ...] = Field((), description="fields of the model's result that evaluation reads")
+    evaluate: EvaluateJob | None = None
+
+
 class Job(FileValue, kind="plait-job/1"):
     """What to train, on what, how."""
 
@@ -136,7 +146,10 @@ class Job(FileValue, kind="plait-job/1"):
     name: str = "job"
     model: ModelJob
     weights: str | None = Field(None, description="a folder of safetensors to start from; random by `seed` without")
-    data: DataJob
+    data: DataJob | None = Field(None, description="either this or tasks")
+    tasks: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], TaskJob] = Field(
+        default_factory=dict, description="instead of data: tasks by name that take turns, a batch of one at each step"
+    )
     loss: Reference | None = Field(None, description="loss(result, batch); the model's own without")
     outputs: tuple[str, ...] = Field((), description="fields of the model's result that evaluation reads")
     scopes: dict[str, Scope] = Field(
@@ -168,6 +181,10 @@ class Job(FileValue, kind="plait-job/1"):
     def _check(self) -> "Job":
         if self.micro_batch is not None and self.micro_batch > self.global_batch:
             raise ValueError(f"micro_batch: {self.micro_batch} is more than the global batch, {self.global_batch}")
+        if (self.data is None) == (not self.tasks):
+            raise ValueError("give either data or tasks")
+        if self.tasks and (self.outputs or self.evaluate is not None):
+            raise ValueError("outputs, evaluate: with tasks each task has its own; give them there")
         unknown = [name for name in (self.evaluate.outputs if self.evaluate else ()) if name not in self.outputs]
         if unknown:
             raise ValueError(f"evaluate.outputs: {unknown[0]!r} is not one of outputs, {list(self.outputs)}")

@@ -30,12 +30,16 @@ def scheduler_of(job: Job) -> "SchedulerFactory | None":
     return _made(job, settings)
 
 
-def check_update(job: Job, captured: "Captured") -> None:
-    """Make optimizer and scheduler once and forget them; raises FileError where they don't suit the model."""
+def check_update(job: Job, *captured: "Captured") -> None:
+    """Make optimizer and scheduler once and forget them; raises FileError where they don't suit the model.
+
+    ``captured`` is the model, of tasks as captured for each.
+    """
     from plait.runtime.groups import NamedParameters, trained_branches
 
-    branches = trained_branches([captured.graph])
-    own = [(captured.canonical.get(n, n), p) for n, p in captured.model.named_parameters()]
+    branches = trained_branches(one.graph for one in captured)
+    first = captured[0]
+    own = [(first.canonical.get(n, n), p) for n, p in first.model.named_parameters()]
     optimizer = optimizer_of(job)(NamedParameters([(n, p) for n, p in own if n in branches], branches))
     make = scheduler_of(job)
     if make is not None:

@@ -24,6 +24,43 @@ def together(plans: Mapping[str, Plan], graphs: Mapping[str, BranchGraph]) -> di
     return {name: _widened(plan, graphs[name], trained[name], holders) for name, plan in plans.items()}
 
 
+def on_same_ranks(plans: Mapping[str, Plan]) -> dict[str, Plan]:
+    """The plans with their ranks numbered alike, as the first plan's devices are; raises PlanError where they can't."""
+    devices = next(iter(plans.values())).devices
+    found = {
+        name: _numbered(plan, devices) if set(plan.devices) == set(devices) else plan for name, plan in plans.items()
+    }
+    check_tasks(found)
+    return found
+
+
+def _numbered(plan: Plan, devices: tuple[str, ...]) -> Plan:
+    rank = {old: devices.index(name) for old, name in enumerate(plan.devices)}
+    old = [plan.devices.index(name) for name in devices]
+    stages = tuple(
+        stage.model_copy(
+            update={
+                "replicas": tuple(r.model_copy(update={"rank": rank[r.rank]}) for r in stage.replicas),
+                "prices": tuple(p.model_copy(update={"rank": rank[p.rank]}) for p in stage.prices),
+            }
+        )
+        for stage in plan.stages
+    )
+    reductions = tuple(r.model_copy(update={"ranks": tuple(sorted(rank[x] for x in r.ranks))}) for r in plan.reductions)
+    order, predicted = plan.schedule.order, plan.predicted
+    return plan.model_copy(
+        update={
+            "devices": devices,
+            "stages": stages,
+            "reductions": reductions,
+            "step_seconds": tuple(plan.step_seconds[r] for r in old) if plan.step_seconds else (),
+            "schedule": plan.schedule.model_copy(update={"order": order and tuple(order[r] for r in old)}),
+            "predicted": predicted
+            and predicted.model_copy(update={"peak_memory": tuple(predicted.peak_memory[r] for r in old)}),
+        }
+    )
+
+
 def check_tasks(plans: Mapping[str, Plan]) -> None:
     """Raise PlanError unless the plans are for the same ranks and tell each other apart by their inputs."""
     for (one, first), (two, second) in combinations(plans.items(), 2):

@@ -51,7 +51,7 @@ class Engine:
         optimizer: makes the optimizer from this rank's (name, parameter) pairs; ``parameter_groups`` sorts them into
             groups.
         scheduler: makes a learning-rate scheduler from the optimizer; it steps once a step.
-        loss: as given to ``capture``.
+        loss: as given to ``capture``; of tasks that alternate, one for all or one for each by name.
         max_grad_norm: gradients are scaled down to this norm over all parameters of all ranks.
         seed: of the random streams (dropout), which do not depend on the plan.
         device: by default this process's CUDA device, else the CPU.
@@ -73,7 +73,7 @@ class Engine:
         *,
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
-        loss: LossFunction | None = None,
+        loss: LossFunction | Mapping[str, LossFunction | None] | None = None,
         max_grad_norm: float | None = None,
         seed: int = 0,
         device: str | torch.device | None = None,
@@ -95,7 +95,7 @@ class Engine:
         self.step_number = 0
         self._model, self._seed, self._timeout = model, seed, timeout
         self._loss, self._lengths = loss, lengths
-        captured = {name: capture_for(model, one, loss) for name, one in self._plans.items()}
+        captured = {name: capture_for(model, one, self._loss_of(name)) for name, one in self._plans.items()}
         self._parts = parts_of(list(captured.values()), list(self._plans.values()), self.rank, self.device)
         if weights is not None:
             load_weights(weights, self._parts.tensors, next(iter(captured.values())).canonical)
@@ -117,6 +117,9 @@ class Engine:
         self._update = self._make_update(optimizer, scheduler, max_grad_norm)
         self._record: Record | None = None
         self._ended: float | None = None
+
+    def _loss_of(self, task: str) -> LossFunction | None:
+        return self._loss.get(task) if isinstance(self._loss, Mapping) else self._loss
 
     def _connect(self) -> None:
         alone = self._ranks == 1
@@ -216,7 +219,7 @@ class Engine:
         samples_of(batch, work.inputs)  # an input that is missing is told first
         if self._lengths is not None:
             batch = padded(batch, work.inputs, self._lengths)
-            work = work.in_form(form_of(batch, work.inputs), self._loss)
+            work = work.in_form(form_of(batch, work.inputs), self._loss_of(name))
         return name, work, batch
 
     def _data(
@@ -227,16 +230,19 @@ class Engine:
         shares = shares_of(work.captured.graph.losses, sizes, slices, work.captured.count)
         return StepData(slices, shares, self._seed, self.step_number, wanted)
 
-    def evaluate(self, batches: Iterable[Mapping[str, Any]], outputs: Sequence[str] = ()) -> dict[str, Any]:
+    def evaluate(
+        self, batches: Iterable[Mapping[str, Any]], outputs: Sequence[str] = (), task: str | None = None
+    ) -> dict[str, Any]:
         """Forward only, pipelined, any batch size. Gives ``loss``, the mean over samples, on every rank.
 
         ``outputs`` (names given to ``capture``) come as tensors over all samples, on rank 0, those in bfloat16 in fp32.
+        Of tasks that alternate the batches' inputs tell which it is, or ``task`` does.
         """
         total, samples = 0.0, 0
         parts: dict[str, list[Tensor]] = {name: [] for name in outputs}
         dims: dict[str, int] = {}
         for batch in batches:
-            _, work, given = self._work_for(batch, None)
+            _, work, given = self._work_for(batch, task)
             values = _values(work, outputs)
             loss, found, count = self._evaluate_one(work, given, values)
             total, samples = total + loss * count, samples + count
