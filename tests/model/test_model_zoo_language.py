@@ -118,3 +118,38 @@ def test_of_idefics_only_what_joins_the_frozen_towers_is_trained() -> None:
     graph = capture(*zoo.idefics()).graph
     trained = {name.split(".")[1] for name, p in graph.parameters().items() if p.trainable}
     assert trained == {"perceiver_resampler", "gated_cross_attn_layers"}
+
+
+def test_a_recommenders_tables_begin_its_towers_which_meet_in_a_loss_over_the_batch() -> None:
+    graph = capture(*zoo.recommender()).graph
+    assert {name: [x.modules for x in layers] for name, layers in graph.branches.items()} == {
+        "user_tower": [("user", "history"), *((f"user_tower.{i}",) for i in range(3))],
+        "item_tower": [("item", "category"), *((f"item_tower.{i}",) for i in range(3))],
+        "loss": [()],
+    }
+    assert edges(graph) == {("user_tower.2", "loss"), ("item_tower.2", "loss")}
+    assert scopes(graph) == [Scope.BATCH]
+
+
+def test_tasks_trained_together_are_branches_that_share_their_trunk() -> None:
+    graph = capture(*zoo.multi_task()).graph
+    trunk = [f"trunk.{i}" for i in range(2)]
+    modules = [[m for x in layers for m in x.modules] for layers in graph.branches.values()]
+    assert modules == [
+        ["patches", *trunk, "classes"],
+        ["words", *trunk, "next_word"],
+        ["patches", *trunk],
+        ["words", *trunk],
+        [],
+    ]
+    assert {target for _, target in edges(graph)} == {"loss"}
+    terms = [(t.scope, t.coefficient) for t in graph.losses]
+    assert terms == [(Scope.WEIGHTED, 1.0), (Scope.WEIGHTED, 0.5), (Scope.BATCH, 1.0)]
+
+
+@pytest.mark.parametrize(("task", "branches"), [("classify", 1), ("caption", 1), ("match", 3)])
+def test_a_task_alone_has_only_its_own_branches(task: str, branches: int) -> None:
+    graph = capture(*zoo.multi_task(tasks=(task,))).graph
+    assert len(graph.branches) == branches
+    used = {m for x in graph.layers for m in x.modules}
+    assert ("classes" in used, "next_word" in used) == (task == "classify", task == "caption")

@@ -9,7 +9,9 @@ from plait.model.zoo.flava import flava
 from plait.model.zoo.frozen import clip_frozen_vision, llava_projector
 from plait.model.zoo.fusion import blip, blip_captioning, bridge_tower, bridge_tower_contrastive
 from plait.model.zoo.language import bert, gpt2, llama
+from plait.model.zoo.multi_task import MultiTask, multi_task
 from plait.model.zoo.plain import Residual, Siamese, TwoTowers, residual, siamese, two_towers
+from plait.model.zoo.recommender import Recommender, recommender
 from plait.model.zoo.three_towers import ThreeTowers, three_towers
 from plait.model.zoo.towers import chinese_clip, clap, clip, dual_encoder, siglip
 from plait.model.zoo.vision import vit
@@ -17,6 +19,8 @@ from plait.model.zoo.vision_language import llava
 
 __all__ = [
     "Example",
+    "MultiTask",
+    "Recommender",
     "Residual",
     "Siamese",
     "ThreeTowers",
@@ -41,6 +45,8 @@ __all__ = [
     "llava",
     "llava_projector",
     "mllama",
+    "multi_task",
+    "recommender",
     "residual",
     "siamese",
     "siglip",
