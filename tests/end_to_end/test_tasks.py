@@ -142,4 +142,4 @@ def test_capture_gives_each_task_its_graph(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert run(["capture", str(tmp_path / "job.yaml"), "-o", str(tmp_path / "graph.yaml")]) == 0
     graphs = {name: BranchGraph.load(tmp_path / f"graph.{name}.yaml") for name in ("classify", "match")}
-    assert {name: len(graph.branches) for name, graph in graphs.items()} == {"classify": 2, "match": 3}
+    assert {name: len(graph.branches) for name, graph in graphs.items()} == {"classify": 1, "match": 3}

@@ -124,7 +124,7 @@ def test_a_recommenders_tables_begin_its_towers_which_meet_in_a_loss_over_the_ba
     graph = capture(*zoo.recommender()).graph
     assert {name: [x.modules for x in layers] for name, layers in graph.branches.items()} == {
         "user_tower": [("user", "history"), *((f"user_tower.{i}",) for i in range(3))],
-        "item_tower": [("item", "category"), *((f"item_tower.{i}",) for i in range(3))],
+        "item": [("item", "category"), *((f"item_tower.{i}",) for i in range(3))],
         "loss": [()],
     }
     assert edges(graph) == {("user_tower.2", "loss"), ("item_tower.2", "loss")}
