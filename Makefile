@@ -34,7 +34,7 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests examples $(PROSE)
+	$(BIN)/codespell src tests examples benchmarks $(PROSE)
 
 format: venv
 	$(BIN)/ruff format .
