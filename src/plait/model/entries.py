@@ -66,6 +66,21 @@ def without_model(entry: Entry) -> tuple[Any, list[Any], pytree.TreeSpec] | None
     return _aten.full.default, leaves, spec
 
 
+def without_broadcast(entry: Entry, before: Sequence[Entry]) -> tuple[Any, list[Any], pytree.TreeSpec] | None:
+    """(target, leaves, spec) of one of several tensors broadcast together: it alone, expanded. None for another entry.
+
+    Export takes a tensor that needs no broadcast for this result from then on: a loss's targets, wherever they are
+    used again, would come from the layer of the first loss.
+    """
+    if (
+        entry.target is not operator.getitem
+        or before[entry.leaves[0].node].target is not _aten.broadcast_tensors.default
+    ):
+        return None
+    args, _ = before[entry.leaves[0].node].arguments()
+    return _call(_aten.expand.default, args[0][entry.leaves[1]], list(entry.value.shape))
+
+
 def without_loop(entry: Entry, before: Sequence[Entry]) -> tuple[Any, list[Any], pytree.TreeSpec] | None:
     """(target, leaves, spec) of what a loop over samples amounts to: taken apart, put together again in full.
 

@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
-from plait.model.entries import Entry, Flat, without_loop, without_model
+from plait.model.entries import Entry, Flat, without_broadcast, without_loop, without_model
 from plait.model.tape import Kind, Ref, WhileTraining
 from plait.model.trace import HOLE, Export
 
@@ -134,7 +134,8 @@ class _Flattener:
         return self._write(entry) if _writes(target) else self._pure(entry)
 
     def _pure(self, entry: Entry) -> Ref:
-        simpler = without_loop(entry, self._entries) or without_model(entry)
+        before = self._entries
+        simpler = without_loop(entry, before) or without_broadcast(entry, before) or without_model(entry)
         if simpler is not None:
             entry.target, entry.leaves, entry.spec = simpler
         if _is_view(entry.target) and isinstance(entry.leaves[0], Ref):
