@@ -132,9 +132,14 @@ def _titles(made: Cut, chains: Sequence[Sequence[int]], names: Sequence[str]) ->
 
 
 def _distinct(titles: Sequence[str], others: Sequence[str]) -> list[str]:
-    """``titles``, with another one wherever several are the same."""
-    times = Counter(titles)
-    return [title if times[title] == 1 else other for title, other in zip(titles, others, strict=True)]
+    """``titles``, with another one wherever several are the same, if the others tell these all apart."""
+    found = list(titles)
+    for title, times in Counter(titles).items():
+        same = [at for at, one in enumerate(titles) if one == title]
+        if times > 1 and len({others[at] for at in same}) == times:
+            for at in same:
+                found[at] = others[at]
+    return found
 
 
 def _most(homes: Sequence[Sequence[str]], weights: Sequence[int]) -> str:

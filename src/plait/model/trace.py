@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -27,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
 from plait.model.casting import weights_dtype
+from plait.model.explain import explain, no_chance
 from plait.model.precision import Precision
 from plait.model.restore import HOOKS, split_hooks, unchanged, without_caches
 from plait.model.unused import run_and_find_unused
@@ -206,13 +205,13 @@ class Tracing:
                 # Whatever export refuses (it raises many kinds of errors) becomes ours, unless a layer only
                 # turned out not to be callable as one.
                 if self._inlined == before:
-                    raise _explain(error, self._model) from error
+                    raise explain(error, self._model) from error
 
     def _export_once(self, question: Question, batch: Mapping[str, Tensor]) -> Export:
         self._calls, self._runs = [], []
         token = _TRACING.set(self)
         try:
-            with unchanged(self._model), without_caches(self._model), self._patched(), _quiet():
+            with unchanged(self._model), without_caches(self._model), no_chance(self._model), self._patched(), _quiet():
                 program = torch.export.export(Asking(question), (dict(batch),), strict=False)
         finally:
             _TRACING.reset(token)
@@ -359,23 +358,3 @@ def _fake(tensor: Tensor, mode: FakeTensorMode, precision: Precision) -> Tensor:
     with mode:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="cpu")
     return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-
-
-def _explain(error: Exception, model: nn.Module) -> CaptureError:
-    """The error in the model's own terms: which module, which line of it, what to do."""
-    paths = {id(m): path for path, m in model.named_modules()}
-    where = ""
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
-        if id(first) in paths and frame.f_code.co_filename != nn.modules.module.__file__:
-            path = paths[id(first)] or type(model).__name__
-            where = f"{path} ({Path(frame.f_code.co_filename).name}:{traceback.tb_lineno})"
-        traceback = traceback.tb_next
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return CaptureError(
-        f"{where or type(model).__name__}: cannot be traced: {reason[:300]}. The code between layers must not decide "
-        "by the values of tensors; move that into a module with parameters (it is called as it is) or write it "
-        "with tensor operations such as torch.where"
-    )

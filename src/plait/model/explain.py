@@ -1,0 +1,138 @@
+"""Why a model can't be traced, in its own terms: which module, which line or setting of it, and what to do."""
+
+import linecache
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from plait.errors import CaptureError
+
+_LINES = 8
+"""Lines up to the failing one in which a random draw is looked for."""
+_DRAW = re.compile(r"\b(rand|random|bernoulli|uniform)\b")
+_SETTING = re.compile(r"\bself((?:\.[A-Za-z_]\w*)+)")
+_SKIPS = re.compile(r"layer_?drop|drop_?path|skip_prob|stochastic_depth", re.IGNORECASE)
+
+
+def explain(error: Exception, model: nn.Module) -> CaptureError:
+    """``error``, which export raised, as a CaptureError."""
+    paths = {id(m): path for path, m in model.named_modules()}
+    place: tuple[nn.Module, FrameType, int] | None = None
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if (
+            isinstance(first, nn.Module)
+            and id(first) in paths
+            and frame.f_code.co_filename != nn.modules.module.__file__
+        ):
+            place = (first, frame, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    if place is None:
+        return CaptureError(f"{type(model).__name__}: cannot be traced: {_reason(error)}. {_ADVICE}")
+    module, frame, line = place
+    where = f"{paths[id(module)] or type(model).__name__} ({Path(frame.f_code.co_filename).name}:{line})"
+    if (chance := _chance(frame.f_code, line)) is not None:
+        return CaptureError(_random(where, [*_named(module, chance), *_settings(module)][:1]))
+    return CaptureError(f"{where}: cannot be traced: {_reason(error)}. {_ADVICE}")
+
+
+_ADVICE = (
+    "The code between layers must not decide by the values of tensors; move that into a module with parameters (it is "
+    "called as it is) or write it with tensor operations such as torch.where"
+)
+
+
+def _reason(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+
+
+def _random(where: str, settings: list[str]) -> str:
+    what = f"the setting {settings[0]} skips layers" if settings else "it draws random numbers and decides by them,"
+    return (
+        f"{where}: {what} at random; which layers run must be the same at every step and on every rank. Set "
+        f"{settings[0].partition(' = ')[0] if settings else 'the probability'} to 0 (a model of transformers: in its "
+        "config, before the model is made)"
+    )
+
+
+def _chance(code: CodeType, line: int) -> list[str] | None:
+    """The lines from a random draw to ``line``; None where there is no draw shortly before it."""
+    first = max(code.co_firstlineno + 1, line - _LINES)
+    lines = [linecache.getline(code.co_filename, number) for number in range(first, line + 1)]
+    drawn = [index for index, text in enumerate(lines) if _DRAW.search(text)]
+    return lines[max(0, drawn[-1] - 1) :] if drawn else None
+
+
+def _named(module: nn.Module, lines: list[str]) -> Iterator[str]:
+    """The module's probabilities that ``lines`` name, with their values."""
+    for path in dict.fromkeys(found for text in lines for found in _SETTING.findall(text)):
+        value: Any = module
+        for part in path.split(".")[1:]:
+            value = getattr(value, part, None)
+        if isinstance(value, float) and 0 < value <= 1:
+            yield f"{path[1:]} = {value}"
+
+
+def _settings(module: nn.Module) -> Iterator[str]:
+    """Probabilities of skipping a layer among the module's attributes and its config's, by their usual names."""
+    config = getattr(module, "config", None)
+    for prefix, holder in (("", module), ("config.", config)):
+        for name, value in getattr(holder, "__dict__", {}).items():
+            if _SKIPS.search(name) and isinstance(value, float) and 0 < value <= 1:
+                yield f"{prefix}{name} = {value}"
+
+
+def _host_state() -> tuple[Any, ...]:
+    drawn = np.random.get_state(legacy=False)
+    return random.getstate(), drawn["state"]["key"].tobytes(), drawn["state"]["pos"], drawn["has_gauss"]
+
+
+@contextmanager
+def no_chance(model: nn.Module) -> Iterator[None]:
+    """Raise CaptureError where the model's code draws from ``random`` or numpy meanwhile; their states are restored.
+
+    Such draws leave no trace: the one path that was taken would be trained always, or another one on each rank.
+    """
+    host, drawn = random.getstate(), np.random.get_state(legacy=False)
+    last = _host_state()
+    drew: list[nn.Module] = []
+    stack: list[nn.Module] = []
+
+    def look() -> None:
+        nonlocal last
+        state = _host_state()
+        if state != last:
+            drew.extend(stack[-1:])
+        last = state
+
+    def enter(module: nn.Module, _: Any) -> None:
+        look()
+        stack.append(module)
+
+    def leave(module: nn.Module, _: Any, __: Any) -> None:
+        look()
+        while stack and stack.pop() is not module:
+            pass
+
+    before = nn.modules.module.register_module_forward_pre_hook(enter)
+    after = nn.modules.module.register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+        random.setstate(host)
+        np.random.set_state(drawn)
+    paths = {id(m): path for path, m in model.named_modules()}
+    for module in drew:
+        if id(module) in paths:
+            raise CaptureError(_random(paths[id(module)] or type(model).__name__, list(_settings(module))[:1]))
