@@ -38,6 +38,8 @@ def command(
     Starts the processes on this machine. On several machines start it by torchrun on each
     (torchrun --nnodes 2 --nproc-per-node 4 ... -m plait train job.yaml --plan plan.yaml): then it is one rank.
 
+    Of a job with tasks, --plan plan.yaml stands for each task's plan.TASK.yaml.
+
     Example: plait train job.yaml --plan plan.yaml --run-dir runs/first
     """
     loaded = Job.load(job)
