@@ -82,11 +82,11 @@ def cuts(captured: Captured, length: int) -> list[list[str]]:
     return found
 
 
-def same(found: Tensor, expected: Tensor, what: str = "") -> None:
-    """The bound of plan invariance: max|Δ| ≤ 1e-5·max|ref| + 1e-8."""
+def same(found: Tensor, expected: Tensor, what: str = "", noise: float = 1e-8) -> None:
+    """The bound of plan invariance: max|Δ| ≤ 1e-5·max|ref| + noise."""
     found, expected = found.detach(), expected.detach()
     difference = float((found - expected).abs().max())
-    bound = 1e-5 * float(expected.abs().max()) + 1e-8
+    bound = 1e-5 * float(expected.abs().max()) + noise
     assert difference <= bound, f"{what}: off by {difference:.3g}, allowed {bound:.3g}"
 
 
@@ -114,8 +114,10 @@ def check_equal(captured: Captured, batch: Mapping[str, Tensor], length: int, si
     found = gradients(captured.model)
     same(loss, expected, "loss")
     assert found.keys() == reference.keys()
+    # A gradient that is zero in exact arithmetic, as an attention key's bias, is noise of the largest ones' digits.
+    noise = 1e-8 * max(1.0, *(float(g.abs().max()) for g in reference.values()))
     for name, gradient in reference.items():
-        same(found[name], gradient, name)
+        same(found[name], gradient, name, noise)
 
 
 @pytest.fixture(autouse=True)
