@@ -1,6 +1,7 @@
 """A model whose layers run or don't by chance is refused, with the module and the setting named."""
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -65,3 +66,52 @@ def test_a_decision_by_values_is_told_with_its_line() -> None:
 
     with pytest.raises(CaptureError, match=r"test_model_explain\.py:\d+.*must not decide by the values"):
         capture(Deciding(), {"x": torch.randn(4, WIDTH)})
+
+
+class Between(nn.Module):
+    """Two linear layers; ``code`` stands between them."""
+
+    def __init__(self, code: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.into, self.out, self.code = nn.Linear(4, 4), nn.Linear(4, 4), code
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.out(self.code(self.into(x))).square().mean()
+        return loss
+
+
+def refuse(hidden: Tensor) -> Tensor:
+    raise ValueError("bad width")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (lambda h: -h if h.sum() > 0 else h, "must not decide by the values of tensors"),
+        (lambda h: torch.from_numpy(h.detach().numpy()) + h, "keep to torch's operations"),
+        (lambda h: h + h.data_ptr(), "keep to torch's operations"),
+        (lambda h: h[h[:, 0] > 0], "how many entries this gives depends on the values"),
+        (refuse, "bad width. The model's own code raises this"),
+    ],
+)
+def test_what_export_refuses_is_told_with_its_place_and_what_to_do(
+    code: Callable[[Tensor], Tensor], words: str
+) -> None:
+    with pytest.raises(CaptureError, match=rf"\(test_model_explain\.py:\d+\).*{words}"):
+        capture(Between(code), {"x": torch.randn(4, 4)})
+
+
+def test_a_missing_input_is_named() -> None:
+    class Two(Between):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x + y)
+
+    with pytest.raises(CaptureError, match=r"'y'\. Give the missing input in the batch"):
+        capture(Two(torch.tanh), {"x": torch.randn(4, 4)})
+
+
+def test_what_is_no_module_or_no_batch_is_told() -> None:
+    with pytest.raises(CaptureError, match=r"it is a function, no nn\.Module"):
+        capture(refuse, {"x": torch.randn(4, 4)})  # type: ignore[arg-type]
+    with pytest.raises(CaptureError, match="it is a list; give tensors by name"):
+        capture(Between(torch.tanh), [torch.randn(4, 4)])  # type: ignore[arg-type]

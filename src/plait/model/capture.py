@@ -75,6 +75,8 @@ def capture(
         CaptureError: the model can't be traced, or the layers put together again differ from it.
     """
     chosen = precision_of(precision)
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"model: it is a {type(model).__name__}, no nn.Module")
     example = _example(example_batch)
     traced = trace_model(model, {n: _spec(t) for n, t in example.items()}, tuple(outputs), loss, wants_loss=True)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -118,6 +120,8 @@ def retrace(
 
 
 def _example(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    if not isinstance(batch, Mapping):
+        raise CaptureError(f"example_batch: it is a {type(batch).__name__}; give tensors by name, as a dict")
     found = {name: value for name, value in batch.items() if value is not None}
     wrong = [name for name, value in found.items() if not isinstance(value, Tensor)]
     if wrong:

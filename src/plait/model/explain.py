@@ -10,12 +10,13 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import fx, nn
 
 from plait.errors import CaptureError
 
 _LINES = 8
 """Lines up to the failing one in which a random draw is looked for."""
+_TORCH_TRACER = Path(fx.__file__).parent
 _DRAW = re.compile(r"\b(rand|random|bernoulli|uniform)\b")
 _SETTING = re.compile(r"\bself((?:\.[A-Za-z_]\w*)+)")
 _SKIPS = re.compile(r"layer_?drop|drop_?path|skip_prob|stochastic_depth", re.IGNORECASE)
@@ -32,23 +33,41 @@ def explain(error: Exception, model: nn.Module) -> CaptureError:
         if (
             isinstance(first, nn.Module)
             and id(first) in paths
+            and not Path(frame.f_code.co_filename).is_relative_to(_TORCH_TRACER)
             and frame.f_code.co_filename != nn.modules.module.__file__
         ):
             place = (first, frame, traceback.tb_lineno)
         traceback = traceback.tb_next
     if place is None:
-        return CaptureError(f"{type(model).__name__}: cannot be traced: {_reason(error)}. {_ADVICE}")
+        return CaptureError(f"{type(model).__name__}: cannot be traced: {_reason(error)}. {_advice(error)}")
     module, frame, line = place
     where = f"{paths[id(module)] or type(model).__name__} ({Path(frame.f_code.co_filename).name}:{line})"
     if (chance := _chance(frame.f_code, line)) is not None:
         return CaptureError(_random(where, [*_named(module, chance), *_settings(module)][:1]))
-    return CaptureError(f"{where}: cannot be traced: {_reason(error)}. {_ADVICE}")
+    return CaptureError(f"{where}: cannot be traced: {_reason(error)}. {_advice(error)}")
 
 
-_ADVICE = (
+_VALUES = (
     "The code between layers must not decide by the values of tensors; move that into a module with parameters (it is "
     "called as it is) or write it with tensor operations such as torch.where"
 )
+_MEMORY = (
+    "Tensors have no memory while a model is traced: keep to torch's operations, or move this code into a module with "
+    "parameters (it is called as it is)"
+)
+_ADVICES = (
+    (r"required (positional|keyword-only) argument", "Give the missing input in the batch, or a default in forward"),
+    (r"numpy|data pointer", _MEMORY),
+    (r"leaf Variable", "A parameter must not be changed in place: use a buffer, or compute a new tensor"),
+    (r"data-dependent|zuf\d|\bu\d", _VALUES),
+)  # fmt: skip
+
+
+def _advice(error: Exception) -> str:
+    found = next((advice for pattern, advice in _ADVICES if re.search(pattern, str(error))), None)
+    if found is None and isinstance(error, (ValueError, KeyError, AttributeError, IndexError)):
+        return "The model's own code raises this: is the batch as it expects it?"
+    return found or _VALUES
 
 
 def _reason(error: Exception) -> str:

@@ -65,7 +65,7 @@ def _node(number: int, one: Entry, two: Entry, canonical: Mapping[str, str]) -> 
         target=target,
         leaves=tuple(_leaf(a, b, where) for a, b in zip(one.leaves, two.leaves, strict=True)),
         spec=one.spec,
-        form=_form(one.value, two.value),
+        form=_form(one.value, two.value, where),
         home=one.home,
         line=one.line,
         gradient=one.gradient,
@@ -98,8 +98,13 @@ def _line(one: float, two: float) -> Line:
     return Line(slope, one - slope * SAMPLES[0], whole)
 
 
-def _form(one: Any, two: Any) -> Form | None:
+def _form(one: Any, two: Any, where: str) -> Form | None:
     if not isinstance(one, Tensor) or not isinstance(two, Tensor):
         return None
+    if any(isinstance(size, torch.SymInt) for size in (*one.shape, *two.shape)):
+        raise CaptureError(
+            f"{where}: how many entries this gives depends on the values of tensors; keep all entries and mask those "
+            "that don't count, as with torch.where, or move it into a module with parameters"
+        )
     dims = tuple(_line(int(a), int(b)) for a, b in zip(one.shape, two.shape, strict=True))
     return Form(dims, str(one.dtype).removeprefix("torch."))
