@@ -77,6 +77,9 @@ def capture(
     chosen = precision_of(precision)
     if not isinstance(model, nn.Module):
         raise CaptureError(f"model: it is a {type(model).__name__}, no nn.Module")
+    absent = next((name for name, p in model.named_parameters() if p.is_meta), None)
+    if absent is not None:
+        raise CaptureError(f"{absent} is on the meta device; scopes are found by trying, for which weights are needed")
     example = _example(example_batch)
     traced = trace_model(model, {n: _spec(t) for n, t in example.items()}, tuple(outputs), loss, wants_loss=True)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
