@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from plait.errors import CaptureError
 from plait.model.recording import Place, Recorder, Recording
 from plait.model.replay import replay, values
 
+Key = TypeVar("Key")
 _ATTRIBUTE = "_plait_deferred"
 _OF_FAKES = frozenset(("fake_device", "fake_mode", "constant", "real_tensor", "pytype", "dispatch_keys"))
 
@@ -53,7 +54,7 @@ def deferred(factory: Callable[[], nn.Module]) -> nn.Module:
     return model
 
 
-def deferred_values[Key](model: nn.Module, wanted: Mapping[str, Key], sink: Callable[[Key, Tensor], None]) -> None:
+def deferred_values(model: nn.Module, wanted: Mapping[str, Key], sink: Callable[[Key, Tensor], None]) -> None:
     """Give ``sink`` the initial values of the parameters and buffers named in ``wanted``, one after the other.
 
     Each comes with what ``wanted`` has under its name, as a view of memory that is let go afterwards. Raises

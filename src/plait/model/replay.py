@@ -2,13 +2,15 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from plait.model.recording import Operation, Place, Recording
+
+Key = TypeVar("Key")
 
 
 def values(recording: Recording, places: Iterable[Place]) -> list[Tensor]:
@@ -23,7 +25,7 @@ def values(recording: Recording, places: Iterable[Place]) -> list[Tensor]:
     return [found[i] for i in range(len(wanted))]
 
 
-def replay[Key](recording: Recording, wanted: Mapping[Key, Place], sink: Callable[[Key, Tensor], None]) -> None:
+def replay(recording: Recording, wanted: Mapping[Key, Place], sink: Callable[[Key, Tensor], None]) -> None:
     """Give each wanted tensor to ``sink`` as soon as its value is final, as a view of memory that is then let go.
 
     Random numbers that only other tensors need are drawn too, into memory that is freed at once: each tensor gets
@@ -32,7 +34,7 @@ def replay[Key](recording: Recording, wanted: Mapping[Key, Place], sink: Callabl
     _Replay(recording, wanted, sink).run()
 
 
-class _Replay[Key]:
+class _Replay(Generic[Key]):
     def __init__(
         self, recording: Recording, wanted: Mapping[Key, Place], sink: Callable[[Key, Tensor], None]
     ) -> None:
