@@ -16,6 +16,7 @@ _PUBLIC = {
     "Timeline": "plait.simulate.timeline",
     "capture": "plait.model.capture",
     "parameter_groups": "plait.runtime.groups",
+    "deferred": "plait.model.deferred",
     "plan": "plait.plan.search",
     "simulate": "plait.plan.simulate",
 }

@@ -1,5 +1,6 @@
 """Models built without memory for their weights, of which any tensor can be made later, by itself and exactly."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -7,7 +8,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
@@ -40,7 +40,7 @@ def deferred(factory: Callable[[], nn.Module]) -> nn.Module:
 
     Raises CaptureError, naming the parameter where there is one, for what cannot be repeated later.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True) as fakes, Recorder(fakes, values) as recorder:
+    with _conversions(), FakeTensorMode(allow_non_fake_inputs=True) as fakes, Recorder(fakes, values) as recorder:
         try:
             model = factory()
         finally:
@@ -52,6 +52,29 @@ def deferred(factory: Callable[[], nn.Module]) -> nn.Module:
     recorder.recording.finish()
     setattr(model, _ATTRIBUTE, Deferred(recorder.recording, places))
     return model
+
+
+@contextlib.contextmanager
+def _conversions() -> Iterator[None]:
+    """Lets ``module.to(...)`` and its like convert fake parameters in place; torch would swap them, and fail."""
+    original = nn.Module._apply
+
+    def convert(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        for child in module.children() if recurse else ():
+            child._apply(function)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    parameter.data = function(parameter)
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = buffer if buffer is None else function(buffer)
+        return module
+
+    nn.Module._apply = convert  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._apply = original  # type: ignore[method-assign]
 
 
 def deferred_values(model: nn.Module, wanted: Mapping[str, Key], sink: Callable[[Key, Tensor], None]) -> None:
@@ -122,8 +145,6 @@ def _stored(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, Tensor
 
 def _place(name: str, tensor: Tensor, recorder: Recorder) -> Place | None:
     """Where the values are; None for a tensor that existed before and was not changed."""
-    if isinstance(tensor, UninitializedTensorMixin):
-        raise CaptureError(f"{name} has no shape yet: its module is a lazy one; give it its sizes")
     if tensor.is_meta:
         raise CaptureError(f"{name}: the factory puts it on the meta device itself; let it not do so")
     if not isinstance(tensor, FakeTensor):

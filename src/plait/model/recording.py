@@ -221,11 +221,11 @@ def _mutated(function: OpOverload, given: Any) -> list[Tensor]:
     return found
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, every tensor operation is noted and run on fake tensors instead of real ones."""
 
     def __init__(self, fakes: FakeTensorMode, work_out: Callable[[Recording, Iterable[Place]], list[Tensor]]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recording = Recording()
         self._fakes = fakes
         self._work_out = work_out

@@ -35,9 +35,7 @@ def replay(recording: Recording, wanted: Mapping[Key, Place], sink: Callable[[Ke
 
 
 class _Replay(Generic[Key]):
-    def __init__(
-        self, recording: Recording, wanted: Mapping[Key, Place], sink: Callable[[Key, Tensor], None]
-    ) -> None:
+    def __init__(self, recording: Recording, wanted: Mapping[Key, Place], sink: Callable[[Key, Tensor], None]) -> None:
         self._recording = recording
         self._sink = sink
         self._targets: dict[int, list[tuple[Key, Place]]] = {}
@@ -84,7 +82,10 @@ class _Replay(Generic[Key]):
         if place.storage not in self._memory:
             given = self._recording.given.get(place.storage)
             nbytes = self._recording.nbytes(place.storage)
-            self._memory[place.storage] = torch.UntypedStorage(nbytes) if given is None else given.clone()
+            empty = torch.empty(nbytes, dtype=torch.uint8)
+            self._memory[place.storage] = empty.untyped_storage()
+            if given is not None:
+                empty.copy_(torch.empty(0, dtype=torch.uint8).set_(given))
         whole = torch.empty(0, dtype=place.dtype)
         return whole.set_(self._memory[place.storage], place.offset, place.size, place.stride)
 
@@ -98,7 +99,7 @@ def _as_placed(place: Place, tensor: Tensor, nbytes: int) -> torch.UntypedStorag
     """The memory of a result, laid out as it was when recorded."""
     if (tuple(tensor.stride()), tensor.storage_offset()) == (place.stride, place.offset):
         return tensor.untyped_storage()
-    memory = torch.UntypedStorage(nbytes)
+    memory = torch.empty(nbytes, dtype=torch.uint8).untyped_storage()
     torch.empty(0, dtype=place.dtype).set_(memory, place.offset, place.size, place.stride).copy_(tensor)
     return memory
 
