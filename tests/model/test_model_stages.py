@@ -31,6 +31,7 @@ def zoo_models() -> dict[str, tuple[Captured, dict[str, Tensor]]]:
         ("two_towers", {}),
         ("siamese", {}),
     ):
+        torch.manual_seed(4)
         make: Callable[..., zoo.Example] = getattr(zoo, name)
         model, example = make(**options)
         _, batch = make(samples=7, **options)
