@@ -15,6 +15,8 @@ _aten = torch.ops.aten
 _ADD = (_aten.add.Tensor, _aten.sub.Tensor)
 _MUL = (_aten.mul.Tensor, _aten.mul.Scalar)
 _DIV = (_aten.div.Tensor, _aten.div.Scalar)
+_ZEROS = (_aten.zeros.default,)
+"""What a sum of losses may start from."""
 _CROSS_ENTROPY = (_aten.cross_entropy_loss.default, _aten.nll_loss_nd.default, _aten.nll_loss.default)
 _MEAN = 1
 """``reduction`` of a loss in ATen: at::Reduction::Mean."""
@@ -78,7 +80,8 @@ def terms(tape: Tape, loss: int) -> list[Term]:
             found[term.node] = found.get(term.node, 0.0) + term.coefficient
         else:
             waiting += parts
-    return [Term(node, coefficient) for node, coefficient in sorted(found.items())]
+    summands = {n: c for n, c in found.items() if tape.nodes[n].target not in _ZEROS} or found
+    return [Term(node, coefficient) for node, coefficient in sorted(summands.items())]
 
 
 def _parts(node: Node, factor: float) -> list[Term] | None:

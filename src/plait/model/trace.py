@@ -33,6 +33,9 @@ from plait.model.unused import run_and_find_unused
 _CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, torch.layout, Enum, slice)
 
 
+_TALKATIVE = ("torch.fx.experimental.symbolic_shapes", "torch.export", "torch._subclasses.fake_tensor")
+
+
 class Hole:
     """Where a tensor stood among the leaves of a layer's arguments or results."""
 
@@ -310,7 +313,7 @@ def _replaced(module: nn.Module, entries: Mapping[str, Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without export's warnings and logs about its own inner workings: errors are told in the model's terms."""
-    loggers = [logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", "torch.export")]
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
     disabled = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
