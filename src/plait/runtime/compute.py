@@ -1,6 +1,7 @@
 """The computing of one rank: forwards and backwards of its stages on micro-batches."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,7 @@ from plait.model.graph import TensorSpec
 from plait.model.stages import Stage
 from plait.model.streams import Stream
 from plait.runtime.boxes import Exchange
+from plait.runtime.buffers import ChangedBuffers, as_before
 from plait.runtime.held import count_held
 from plait.runtime.masters import Masters
 from plait.runtime.shares import Shares, Slices
@@ -28,6 +30,8 @@ class _Kept:
     gradients: dict[str, Tensor] = field(default_factory=dict)
     """Of the outputs, from I to W."""
     nbytes: int = 0
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Buffers that the forward changed, as they were before it, for the recompute."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Compute:
         self._held = held
         self._masters = masters
         self._kept: dict[tuple[int, int], _Kept] = {}
+        self._changed = ChangedBuffers()
 
     def run(self, action: Action) -> None:
         """Do one action."""
@@ -89,16 +94,19 @@ class Compute:
 
     def _forward_only(self, stage: int, micro_batch: int) -> None:
         kept = self._read(stage, micro_batch)
-        with torch.no_grad():
+        again = self._placement.stages[stage].recompute
+        noting = self._changed.noting(stage, self._stages[stage]) if again else nullcontext(kept.buffers)
+        with torch.no_grad(), noting as kept.buffers:
             outputs = self._call(stage, micro_batch, kept)
         self._give(stage, micro_batch, outputs)
-        if self._placement.stages[stage].recompute:
+        if again:
             kept.nbytes = sum(t.nbytes for t in kept.inputs.values())
             self._keep(stage, micro_batch, kept)
 
     def _recompute(self, stage: int, micro_batch: int) -> None:
         kept = self._drop(stage, micro_batch)
-        self._run_stage(stage, micro_batch, kept)
+        with as_before(self._stages[stage], kept.buffers):
+            self._run_stage(stage, micro_batch, kept)
         self._keep(stage, micro_batch, kept)
 
     def _backward(self, stage: int, micro_batch: int) -> None:
