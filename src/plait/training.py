@@ -3,18 +3,20 @@
 import json
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 import torch
 from torch import Tensor
 
 from plait.errors import CheckpointError, FileError, RunError
 from plait.job.data import Data, data_of
+from plait.job.feed import Fed, Position
 from plait.job.folder import RunFolder
 from plait.job.job import Job
 from plait.job.model import model_of
@@ -59,6 +61,18 @@ def loss_of(job: Job) -> Any:
     return resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
 
 
+Positions = Mapping[str, Position]
+"""Where the data of each task stand."""
+
+
+class Turn(NamedTuple):
+    """A step's task and its global batch, and where the data stand after it."""
+
+    task: str
+    batch: Mapping[str, Any]
+    after: Positions
+
+
 @dataclass(frozen=True)
 class InTurn:
     """The batches of a job's steps, each of the task whose turn it is."""
@@ -66,31 +80,38 @@ class InTurn:
     turns: Turns
     data: Mapping[str, Data]
 
-    def batch(self, step: int) -> Mapping[str, Any]:
-        """The batch of this step, counted from 0."""
-        task, number = self.turns.at(step)
-        return self.data[task].batch(number)
+    def batches(self, step: int, positions: Positions) -> Iterator[Turn]:
+        """The batches from a step on, counted from 0; ``positions`` is where the tasks' data stood before it."""
+        positions = dict(positions)
+        sources: dict[str, Iterator[Fed]] = {}
+        while True:
+            task, number = self.turns.at(step)
+            if task not in sources:
+                sources[task] = self.data[task].batches(number, positions.get(task))
+            batch, positions[task] = next(sources[task])
+            yield Turn(task, batch, dict(positions))
+            step += 1
 
 
 class Ahead:
     """The batches of consecutive steps, each made in a thread while the step before it runs."""
 
-    def __init__(self, data: InTurn, step: int, steps: int) -> None:
-        self._data, self._step, self._steps = data, step, steps
+    def __init__(self, batches: Iterator[Turn], count: int) -> None:
+        self._batches, self._left = batches, count
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._next = self._begin()
 
-    def _begin(self) -> "Future[Mapping[str, Any]] | None":
-        return self._pool.submit(self._data.batch, self._step) if self._step < self._steps else None
+    def _begin(self) -> "Future[Turn] | None":
+        self._left -= 1
+        return self._pool.submit(next, self._batches) if self._left >= 0 else None
 
-    def take(self) -> Mapping[str, Any]:
+    def take(self) -> Turn:
         """The next step's batch; raises what the data raised."""
         if self._next is None:
-            raise RunError(f"there are {self._steps} steps, and no batch after them")
-        batch = self._next.result()
-        self._step += 1
+            raise RunError("there is no batch after the last step's")
+        turn = self._next.result()
         self._next = self._begin()
-        return batch
+        return turn
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +132,9 @@ class Training:
     engine: Engine
     data: InTurn
     paced: bool
+    positions: Positions = field(default_factory=dict)
+    """Where the data stand after the last step."""
+    recent: deque[Turn] = field(default_factory=lambda: deque(maxlen=UNPACED_STEPS))
     seconds: list[float] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)
 
@@ -121,11 +145,11 @@ class Training:
 
     def run(self) -> None:
         """Train to the last step, evaluate, and write what the run's folder holds."""
-        began = time.perf_counter()
+        began, begun = time.perf_counter(), self.engine.step_number
         with (
             self._log() as log,
             Progress(self.job, self.plans[main_task(self.job)], shown=self.first) as progress,
-            Ahead(self.data, self.engine.step_number, self.job.steps) as batches,
+            Ahead(self.data.batches(begun, self.positions), self.job.steps - begun) as batches,
         ):
             while self.engine.step_number < self.job.steps:
                 row = self._step(batches)
@@ -140,9 +164,10 @@ class Training:
         step = self.engine.step_number
         rates = [g["lr"] for g in self.engine.optimizer.param_groups] if self.engine.optimizer else [0.0]
         asked = time.perf_counter()
-        batch = batches.take()
+        turn = batches.take()
+        task, batch, self.positions = turn
+        self.recent.append(turn)
         began = time.perf_counter()
-        task = self.data.turns.at(step)[0]
         loss = self.engine.step(batch, task)
         seconds = time.perf_counter() - began
         if task == main_task(self.job):
@@ -163,7 +188,7 @@ class Training:
             timeline = self.engine.timeline()
             self.timelines += [timeline] if timeline is not None else []
         if done == self.job.steps or (every and not done % every):
-            self.engine.save_checkpoint(self.folder.checkpoints, keep=self.job.checkpoint.keep)
+            self.engine.save_checkpoint(self.folder.checkpoints, keep=self.job.checkpoint.keep, data=self.positions)
 
     def _is_looked_at(self, done: int) -> bool:
         """In the last third of the run, now and then, where it is a step of the task that the report shows."""
@@ -195,7 +220,7 @@ class Training:
             figures["measured_bubble_ratio"] = typical.bubble_ratio
         self.engine.save_pretrained(self.folder.model)
         figures |= evaluate(self.job, self.engine, self.data.data)
-        if self.paced:
+        if self.paced and self.recent:
             figures["unpaced_step_seconds"] = self._true_speed()
         if self.first:
             self.folder.write_summary(figures)
@@ -204,10 +229,9 @@ class Training:
         """Seconds of a step that waits for nothing but the work itself. The weights are written before."""
         self.engine.pace(False)
         found = []
-        for step in range(UNPACED_STEPS):
-            batch = self.data.batch(step)
+        for task, batch, _ in self.recent:
             began = time.perf_counter()
-            self.engine.step(batch, self.data.turns.at(step)[0])
+            self.engine.step(batch, task)
             found.append(time.perf_counter() - began)
         return statistics.median(found)
 
@@ -234,9 +258,8 @@ def train(job: Job, plans: Mapping[str, Plan], folder: RunFolder, *, resume: boo
         newest = checkpoint.latest(folder.checkpoints) if resume else None
         if resume and newest is None:
             raise CheckpointError(f"{folder.checkpoints}: no whole checkpoint to resume from; train without --resume")
-        if newest is not None:
-            engine.load_checkpoint(newest)
-        Training(job, plans, folder, engine, data, paced).run()
+        positions = engine.load_checkpoint(newest) if newest is not None else None
+        Training(job, plans, folder, engine, data, paced, positions or {}).run()
 
 
 def evaluate_weights(job: Job, plans: Mapping[str, Plan], folder: RunFolder) -> None:

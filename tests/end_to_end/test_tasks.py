@@ -90,9 +90,10 @@ def alone(job: Job) -> dict[str, torch.Tensor]:
     model, turns, steps = model_of(job, empty=False), turns_of(job), range(job.steps)
     data = {name: data_of(one) for name, one in jobs_of(job).items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for task, number in map(turns.at, steps):
+    sources = {name: one.batches(0) for name, one in data.items()}
+    for task, _ in map(turns.at, steps):
         optimizer.zero_grad()
-        loss = model(**data[task].batch(number))["loss"] * (2 if task == "match" else 1)
+        loss = model(**next(sources[task]).batch)["loss"] * (2 if task == "match" else 1)
         loss.backward()
         optimizer.step()
     return {n: p.detach() for n, p in model.named_parameters()}

@@ -65,7 +65,7 @@ def example_of(job: Job) -> dict[str, Any]:
     """The job's first global batch."""
     from plait.job.data import data_of
 
-    return dict(data_of(job).batch(0))
+    return data_of(job).first()
 
 
 def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | None = None) -> "Captured":

@@ -1,45 +1,163 @@
-"""What plait asks of the object that a job's ``data.factory`` makes."""
+"""The job's data: what its factory gives, as batches to train on and to evaluate on."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from plait.errors import FileError
-from plait.job.job import Job
+from plait.errors import FileError, PlaitError, RunError
+from plait.job.job import DataJob, Job
 from plait.job.resolve import call, resolve, with_given
 
+if TYPE_CHECKING:
+    from plait.job.feed import Fed, Feed, Position
 
-@runtime_checkable
-class Data(Protocol):
-    """Batches of a data set. Every rank makes its own, and all must give the same.
+T = TypeVar("T")
 
-    An option ``seed`` that the job does not give is the job's seed, and ``batch`` its global batch, where the factory
-    has such options.
-    """
 
-    def batch(self, step: int) -> Mapping[str, Any]:
-        """Tensors by name over the global batch of this step, counted from 0, the samples along their first axis.
+@dataclass(frozen=True)
+class Data:
+    """Batches of a job. Every rank makes its own, and all must give the same."""
 
-        It must depend on the step and the seed alone: a run that is resumed asks only for the steps to come.
-        """
-        ...
+    job: Job
+    settings: DataJob
+    feed: "Feed"
+    own: Any
+    """What the factory gave."""
 
-    def held_out(self) -> Iterable[Mapping[str, Any]]:
+    def batches(self, step: int, position: "Position" = None) -> "Iterator[Fed]":
+        """Global batches from a step on; raises RunError where the user's data raise anything."""
+        source = _told(self.settings.factory, self.feed.batches(step, position))
+        for fed in source:
+            _check(self.settings.factory, fed.batch)
+            yield fed
+
+    def first(self) -> dict[str, Any]:
+        """The first global batch."""
+        return dict(next(self.batches(0)).batch)
+
+    def held_out(self) -> Iterator[Mapping[str, Any]]:
         """Batches to evaluate on, of any size. They may hold more than the model takes (labels) for the metric."""
-        ...
+        self.check_held_out()
+        if self.settings.held_out is None:
+            return _told(self.settings.factory, iter(self.own.held_out()))
+        made = _made(self.job, self.settings.held_out, "held_out")
+        return _told(self.settings.held_out, _once(self.job, made))
+
+    def check_held_out(self) -> None:
+        """Raise FileError where there is nothing to evaluate on."""
+        if self.settings.held_out is None and not callable(getattr(self.own, "held_out", None)):
+            raise FileError(f"{self.job.path}: data.held_out: missing; evaluate needs data to evaluate on")
 
 
 def data_of(job: Job) -> Data:
     """The job's data; raises FileError naming the field that is wrong."""
+    settings = _settings(job)
+    own = _made(job, settings.factory, "factory")
+    data = Data(job, settings, _feed(job, own), own)
+    if job.evaluate is not None:
+        data.check_held_out()
+    return data
+
+
+def _made(job: Job, reference: str, field: str) -> Any:
     where = f"{job.path}: data"
+    factory = resolve(reference, job.modules_folder, f"{where}.{field}")
+    options = with_given(factory, _settings(job).options, {"seed": _seed(job), "batch": job.global_batch})
+    return call(factory, options, f"{where}.options")
+
+
+def _settings(job: Job) -> DataJob:
     if job.data is None:
-        raise FileError(f"{where}: missing; the job's tasks have each their own")
-    factory = resolve(job.data.factory, job.modules_folder, f"{where}.factory")
-    options = with_given(factory, job.data.options, {"seed": job.seed, "batch": job.global_batch})
-    data = call(factory, options, f"{where}.options")
-    missing = [name for name in ("batch", "held_out") if not callable(getattr(data, name, None))]
-    if missing:
-        raise FileError(
-            f"{where}.factory: {job.data.factory} gives a {type(data).__name__} without {missing[0]}(); data needs "
-            "batch(step) and held_out()"
+        raise FileError(f"{job.path}: data: missing; the job's tasks have each their own")
+    return job.data
+
+
+def _seed(job: Job) -> int:
+    seed = _settings(job).seed
+    return job.seed if seed is None else seed
+
+
+def _feed(job: Job, own: Any) -> "Feed":
+    from torch.utils.data import DataLoader, IterableDataset
+
+    from plait.job.feed import ByStep, Indexed, Iterated
+
+    settings, where = _settings(job), f"{job.path}: data"
+    size = job.global_batch
+    if callable(getattr(own, "batch", None)):
+        _refuse(job, "data with batch(step)", ("collate", "shuffle", "workers", "drop_last", "batched"))
+        return ByStep(own.batch)
+    if hasattr(own, "__getitem__") and hasattr(own, "__len__") and not isinstance(own, IterableDataset):
+        _refuse(job, "a map-style dataset", ("batched",))
+        return Indexed(
+            own,
+            size,
+            shuffle=settings.shuffle,
+            seed=_seed(job),
+            workers=settings.workers,
+            drop_last=settings.drop_last,
+            collate=_collate(job),
         )
-    return data  # type: ignore[no-any-return]
+    if hasattr(own, "__iter__"):
+        batched = isinstance(own, DataLoader) if settings.batched is None else settings.batched
+        _refuse(job, "an iterable", ("shuffle", "workers", *(("collate", "drop_last") if batched else ())))
+        collate = None if batched else _collate(job)
+        return Iterated(own, size, seed=_seed(job), collate=collate, drop_last=settings.drop_last)
+    raise FileError(
+        f"{where}.factory: {settings.factory} gives a {type(own).__name__}; data is a dataset (__getitem__ and "
+        "__len__), an iterable, a DataLoader, or has batch(step) and held_out()"
+    )
+
+
+def _refuse(job: Job, kind: str, fields: Iterable[str]) -> None:
+    """Fields that have no effect on such data are refused, not passed over."""
+    for field in fields:
+        if field in _settings(job).model_fields_set:
+            given = _settings(job).factory
+            raise FileError(f"{job.path}: data.{field}: it has no effect on {kind}, which {given} gives")
+
+
+def _collate(job: Job) -> Any:
+    from torch.utils.data import default_collate
+
+    collate = _settings(job).collate
+    if collate is None:
+        return default_collate
+    return resolve(collate, job.modules_folder, f"{job.path}: data.collate")
+
+
+def _check(reference: str, batch: Any) -> None:
+    """Raise RunError unless it is a mapping; the engine checks what is in it."""
+    if not isinstance(batch, Mapping):
+        raise RunError(
+            f"data: {reference} gives a {type(batch).__name__} as a batch; a batch maps the model's inputs to "
+            "tensors (data.collate can make it)"
+        )
+
+
+def _told(reference: str, source: Iterator[T]) -> Iterator[T]:
+    """What ``source`` gives; raises RunError in place of what the user's code raises."""
+    while True:
+        try:
+            item = next(source)
+        except StopIteration:
+            return
+        except PlaitError:
+            raise
+        except Exception as error:  # whatever the user's code raises
+            raise RunError(f"data: {reference} raised {type(error).__name__}: {error}") from error
+        yield item
+
+
+def _once(job: Job, own: Any) -> Iterator[Mapping[str, Any]]:
+    """One pass in order."""
+    from torch.utils.data import DataLoader
+
+    if hasattr(own, "__getitem__") and hasattr(own, "__len__"):
+        own = DataLoader(own, batch_size=job.global_batch, collate_fn=_collate(job))
+    elif not (isinstance(own, DataLoader) or _settings(job).batched):
+        from plait.job.feed import Iterated
+
+        yield from Iterated(own, job.global_batch, seed=_seed(job), collate=_collate(job), drop_last=False).once()
+        return
+    yield from own

@@ -55,10 +55,25 @@ class ModelJob(Value):
 
 
 class DataJob(Value):
-    """The data: ``factory(**options)`` gives an object as ``plait.job.data.Data`` describes it."""
+    """The data: ``factory(**options)`` gives a dataset, an iterable, a DataLoader or a ``batch(step)``."""
 
     factory: Reference
     options: Options = Field(default_factory=dict, description="keyword arguments of the factory")
+    held_out: Reference | None = Field(
+        default=None, description="a function with the same options that gives data to evaluate on"
+    )
+    collate: Reference | None = Field(
+        default=None, description="makes a batch of a list of samples; torch's default_collate without"
+    )
+    shuffle: bool = Field(default=True, description="of a map-style dataset: another order in each epoch")
+    seed: int | None = Field(default=None, description="of that order; the job's without")
+    workers: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="of a map-style dataset: processes per rank that read it"
+    )
+    drop_last: bool = Field(default=False, description="leave out the last batch of an epoch where it is short")
+    batched: bool | None = Field(
+        default=None, description="an iterable gives whole batches, not samples; true for a DataLoader"
+    )
 
 
 class OptimizerJob(Value):

@@ -328,17 +328,25 @@ class Engine:
             return None
         return gather_timeline(self._record, self._done.plan, self._done.programs)
 
-    def save_checkpoint(self, folder: str | Path, *, keep: int = 3) -> Path:
-        """Write ``folder/step-N``, whole or not at all; every rank must call it. Gives its path."""
+    def save_checkpoint(self, folder: str | Path, *, keep: int = 3, data: Any = None) -> Path:
+        """Write ``folder/step-N``, whole or not at all; every rank must call it. Gives its path.
+
+        ``data`` (JSON) is kept with it, such as where the data stand; the first rank's counts.
+        """
         self._ended = None
         own = {n: t.detach() for n, t in self._stored.items() if n in self._parts.counted}
         counted = {n: p for n, p in self._update.parameters.items() if n in self._parts.counted}
         tensors = own | checkpoint.optimizer_tensors(self._update.optimizer, counted)
-        state = {"model": self._fingerprints(), "seed": self._seed, "optimizer": self._update.settings_of_all()}
+        state = {
+            "model": self._fingerprints(),
+            "seed": self._seed,
+            "optimizer": self._update.settings_of_all(),
+            "data": data,
+        }
         return checkpoint.save(folder, self.step_number, tensors, state, keep)
 
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint, made under this plan or another one of the same model."""
+    def load_checkpoint(self, path: str | Path) -> Any:
+        """Go on from a checkpoint, made under this plan or another one of the same model; gives its ``data``."""
         state = checkpoint.read_state(path)
         if state.get("model") != self._fingerprints():
             raise CheckpointError(f"{path}: it is of another model ({state.get('model')}, not {self._fingerprints()})")
@@ -347,6 +355,7 @@ class Engine:
             self._masters.publish()
         self._update.restore(state.get("optimizer"))
         self.step_number = int(state["step"])
+        return state.get("data")
 
     @property
     def _stored(self) -> dict[str, Tensor]:
