@@ -115,8 +115,3 @@ def test_what_is_no_module_or_no_batch_is_told() -> None:
         capture(refuse, {"x": torch.randn(4, 4)})  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match="it is a list; give tensors by name"):
         capture(Between(torch.tanh), [torch.randn(4, 4)])  # type: ignore[arg-type]
-
-
-def test_a_model_without_weights_is_told() -> None:
-    with pytest.raises(CaptureError, match=r"into\.weight is on the meta device"):
-        capture(Between(torch.tanh).to("meta"), {"x": torch.randn(4, 4)})

@@ -22,6 +22,7 @@ from plait.model.group import Cut
 from plait.model.losses import Count, guarded
 from plait.model.precision import Precision, precision_of
 from plait.model.restore import unchanged
+from plait.model.standins import try_without_weights, with_values, without_weights
 from plait.model.tape import Tape
 from plait.model.trace import Asking, Question
 from plait.model.traced import LossFunction, Traced, trace_model
@@ -62,8 +63,10 @@ def capture(
     """Take ``model`` apart into layers and branches.
 
     Args:
-        model: an ordinary module, with its weights; it is left as it was.
-        example_batch: tensors by name, the samples along their first dimension, as ``model(**batch)`` takes them.
+        model: an ordinary module; it is left as it was. On the meta device (``plait.deferred``, or built within
+            ``torch.device("meta")``) no memory is made for its weights; the graph's notes tell what isn't tried.
+        example_batch: tensors by name, the samples along their first dimension, as ``model(**batch)`` takes them;
+            those on the meta device get random values.
         outputs: fields of the model's result that are kept for evaluation.
         loss: ``loss(result, batch)`` gives a scalar; by default the result's own loss.
         scopes: scopes by the name of a loss term or a module, where trying does not show what is meant. They are
@@ -77,22 +80,28 @@ def capture(
     chosen = precision_of(precision)
     if not isinstance(model, nn.Module):
         raise CaptureError(f"model: it is a {type(model).__name__}, no nn.Module")
-    absent = next((name for name, p in model.named_parameters() if p.is_meta), None)
-    if absent is not None:
-        raise CaptureError(f"{absent} is on the meta device; scopes are found by trying, for which weights are needed")
     example = _example(example_batch)
     traced = trace_model(model, {n: _spec(t) for n, t in example.items()}, tuple(outputs), loss, wants_loss=True)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batch = {n: t.to(device) for n, t in trial_batch(traced.tape, example).items()}
     with unchanged(model), without_dropout(model):
-        trial = run_trial(traced.tape, traced.roles, model, batch)
-        decision = decide(traced, trial, dict(scopes or {}))
-        captured = _assemble(traced, decision)
-        _verify(captured, traced.question, batch)
+        captured = _tried(traced, example, dict(scopes or {}))
     if chosen is not Precision.FP32:
         captured = _in_precision(captured, loss, chosen)
     for code in captured.code.values():
         code.training = model.training
+    return captured
+
+
+def _tried(traced: Traced, example: Mapping[str, Tensor], scopes: Mapping[str, str]) -> Captured:
+    """The layers that follow from a trial, compared with the model where it has weights."""
+    tape, model = traced.tape, traced.model
+    if without_weights(model):
+        trial = try_without_weights(tape, traced.roles, model, trial_batch(tape, with_values(example)))
+        return _assemble(traced, decide(traced, trial, scopes))
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = {n: t.to(device) for n, t in trial_batch(tape, example).items()}
+    trial = run_trial(tape, traced.roles, model, batch)
+    captured = _assemble(traced, decide(traced, trial, scopes))
+    _verify(captured, traced.question, batch)
     return captured
 
 

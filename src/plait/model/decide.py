@@ -45,7 +45,7 @@ def decide(traced: Traced, trial: Trial, given: Mapping[str, str]) -> Decision:
     _check_obeyed(traced, decision, user)
     named = [(names[found[0].node], found) for found in decision.losses]
     notes = [term_note(trial, name, found) for name, found in named if name in user.terms]
-    return replace(decision, notes=(*filter(None, notes), *separate_notes(trial, user)))
+    return replace(decision, notes=(*trial.notes, *filter(None, notes), *separate_notes(trial, user)))
 
 
 def _as_one(traced: Traced, one: Scoped, parts: Sequence[Scoped], user: Told, mixing: frozenset[int]) -> bool:

@@ -1,5 +1,6 @@
 """Scopes that the user gives: whose they are, and how far they are from what trying finds."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -116,9 +117,10 @@ def separate_notes(trial: Trial, given: Told) -> Iterator[str]:
         name = _title(trial.tape.nodes[number])
         named[name] = max(named.get(name, 0.0), trial.differences[number])
     for name, difference in named.items():
+        far = f": in a micro-batch its results are up to {difference:.2g} off (largest value: 1)"
         yield (
-            f"{name}: scope microbatch, as given, though it mixes samples: in a micro-batch its results are up to "
-            f"{difference:.2g} off (largest value: 1). The plan trains another model than one process would"
+            f"{name}: scope microbatch, as given, though it mixes samples{far if math.isfinite(difference) else ''}. "
+            "The plan trains another model than one process would"
         )
 
 

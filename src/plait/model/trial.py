@@ -1,16 +1,17 @@
 """Scopes found by trying: a batch against two unequal micro-batches of it, ignored labels and padding included."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from plait.model.graph import Scope
-from plait.model.losses import Count, counts, labels
+from plait.model.losses import Count, counts, labels, terms
 from plait.model.roles import Roles
 from plait.model.steps import Step
 from plait.model.streams import undisturbed
@@ -91,6 +92,8 @@ class Trial:
     whole: dict[int, Any]
     parts: tuple[dict[int, Any], ...]
     differences: Mapping[int, float]
+    notes: tuple[str, ...] = ()
+    """What trying could not tell."""
 
     @property
     def mixing(self) -> frozenset[int]:
@@ -125,69 +128,130 @@ class Trial:
 
 def run_trial(tape: Tape, roles: Roles, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
     """Run ``tape`` on ``batch`` and on its parts; to be called within ``without_dropout``."""
+    return try_values(tape, roles, Computed(tape, model), batch)
+
+
+class Source(Protocol):
+    """Where a trial's values come from."""
+
+    def of(self, node: Node, values: dict[int, Any], context: Context) -> Any:
+        """The value of ``node`` for the whole batch or a part, given those before it."""
+
+    def is_tried(self, node: Node) -> bool:
+        """Whether ``of`` computes the value from those before it."""
+
+
+class Computed:
+    """Every value computed, by the model's own modules and weights."""
+
+    def __init__(self, tape: Tape, model: nn.Module) -> None:
+        self._steps = {node.number: Step(node, model) for node in tape.nodes if node.kind is not Kind.INPUT}
+
+    def of(self, node: Node, values: dict[int, Any], context: Context) -> Any:
+        """The node's result."""
+        return self._steps[node.number].run(values, context)
+
+    def is_tried(self, node: Node) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+
+def try_values(tape: Tape, roles: Roles, source: Source, batch: Mapping[str, Tensor]) -> Trial:
+    """Values from ``source`` for ``batch`` and its parts, node by node; what no scope is read from is let go."""
     device = next(iter(batch.values())).device
-    whole = _run_whole(tape, model, batch, Context(sum(PARTS), device, training=False))
-    differences: dict[int, float] = {}
-    parts = []
-    start = 0
-    for size in PARTS:
-        runner = _Part(tape, roles, model, whole, (start, size))
-        parts.append(runner.run(batch, Context(size, device, training=False)))
-        for number, difference in runner.differences.items():
-            differences[number] = max(difference, differences.get(number, 0.0))
-        start += size
-    return Trial(tape, roles, whole, tuple(parts), differences)
-
-
-def _run_whole(tape: Tape, model: nn.Module, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
-    values: dict[int, Any] = {}
+    context = Context(sum(PARTS), device, training=False)
+    whole: dict[int, Any] = {}
+    starts = (0, *itertools.accumulate(PARTS[:-1]))
+    parts = [_Part(tape, roles, source, whole, range(a, a + n), device) for a, n in zip(starts, PARTS, strict=True)]
+    done = _last_uses(tape, scope_values(tape, roles))
     for node in tape.nodes:
-        if node.kind is Kind.INPUT:
-            values[node.number] = batch[node.target]
-        else:
-            Step(node, model).run(values, context)
-    return values
+        whole[node.number] = batch[node.target] if node.kind is Kind.INPUT else source.of(node, whole, context)
+        for part in parts:
+            part.run(node)
+        for number in done.get(node.number, ()):
+            for values in (whole, *(p.values for p in parts)):
+                del values[number]
+    differences: dict[int, float] = {}
+    for number, difference in (item for part in parts for item in part.differences.items()):
+        differences[number] = max(difference, differences.get(number, 0.0))
+    return Trial(tape, roles, whole, tuple(p.values for p in parts), differences)
+
+
+def scope_values(tape: Tape, roles: Roles) -> set[int]:
+    """The nodes that scopes are read from: loss terms and what they may be weighted by."""
+    found = set() if tape.loss is None else {tape.loss, *(t.node for t in terms(tape, tape.loss))}
+    return found | {count.node for term in found for count in counts(tape, roles, term)}
+
+
+def _last_uses(tape: Tape, keep: set[int]) -> dict[int, list[int]]:
+    """Node → those whose values nothing after it needs."""
+    last: dict[int, int] = {}
+    for node in tape.nodes:
+        last.update(dict.fromkeys((node.number, *node.arguments), node.number))
+    found: dict[int, list[int]] = {}
+    for number, at in last.items():
+        if number not in keep:
+            found.setdefault(at, []).append(number)
+    return found
 
 
 class _Part:
     """Runs one micro-batch, each operation on its share of the whole batch's values: differences stay local."""
 
     def __init__(
-        self, tape: Tape, roles: Roles, model: nn.Module, whole: Mapping[int, Any], samples: tuple[int, int]
+        self,
+        tape: Tape,
+        roles: Roles,
+        source: Source,
+        whole: Mapping[int, Any],
+        samples: range,
+        device: torch.device,
     ) -> None:
-        self._tape, self._roles, self._model, self._whole = tape, roles, model, whole
-        self._start, self._size = samples
+        self._tape, self._roles, self._source, self._whole, self._samples = tape, roles, source, whole, samples
+        self._context = Context(len(samples), device, training=False)
+        self.values: dict[int, Any] = {}
         self.differences: dict[int, float] = {}
 
-    def run(self, batch: Mapping[str, Tensor], context: Context) -> dict[int, Any]:
-        values: dict[int, Any] = {}
-        for node in self._tape.nodes:
-            if node.kind is Kind.INPUT:
-                values[node.number] = self._share(batch[node.target], node.form)
-            else:
-                self._run_node(node, values, context)
-        return values
+    def run(self, node: Node) -> None:
+        """Give ``node`` its value; the whole batch's is known."""
+        if node.kind is Kind.INPUT:
+            self.values[node.number] = self._share(self._whole[node.number], node.form)
+        elif self._source.is_tried(node):
+            self._try(node)
+        else:
+            self.values[node.number] = self._untried(node)
 
-    def _run_node(self, node: Node, values: dict[int, Any], context: Context) -> None:
+    def _try(self, node: Node) -> None:
         number, form = node.number, node.form
         expected = self._expected(node)
         try:
-            result = Step(node, self._model).run(values, context)
+            result = self._source.of(node, self.values, self._context)
         except (RuntimeError, IndexError):
             # It can't even run on a part of the samples, as an index into the whole batch can't.
-            values[number] = self._whole[number] if expected is None else expected
+            self.values[number] = self._whole[number] if expected is None else expected
             self.differences[number] = math.inf
             return
+        self.values[number] = result
         if expected is not None and form is not None and self._roles.owned[number]:
             if not _close(result, expected):
                 self.differences[self._maker(node)] = _difference(result, expected)
-            values[number] = expected
+            self.values[number] = expected
+
+    def _untried(self, node: Node) -> Any:
+        """Its share of the whole batch's value; what is reduced over samples is another value in each part."""
+        expected = self._expected(node)
+        if expected is not None:
+            return expected
+        if self._roles.is_reduction(node.number):
+            return self._source.of(node, self.values, self._context)
+        return self._whole[node.number]
 
     def _expected(self, node: Node) -> Tensor | None:
         """The part's share of the whole batch's value, where it holds entries for each sample."""
-        if node.form is None or not node.form.per_sample:
+        value = self._whole[node.number]
+        if value is None or node.form is None or not node.form.per_sample:
             return None
-        return self._share(self._whole[node.number], node.form)
+        return self._share(value, node.form)
 
     def _maker(self, node: Node) -> int:
         """The node that computes what ``node`` only picks from several results."""
@@ -200,7 +264,7 @@ class _Part:
             return tensor
         dim = form.batch_dims[0]
         factor = int(form.dims[dim].slope)
-        return tensor.narrow(dim, self._start * factor, self._size * factor)
+        return tensor.narrow(dim, self._samples.start * factor, len(self._samples) * factor)
 
 
 def _close(one: Tensor, two: Tensor) -> bool:
