@@ -42,7 +42,7 @@ def engine_of(
     """The engine of this rank."""
     folder = weights or (str(job.beside(job.weights)) if job.weights is not None else None)
     return Engine(
-        model_of(job, empty=folder is not None),
+        model_of(job, late=True),
         plans,
         optimizer=optimizer_of(job) if training else None,
         scheduler=scheduler_of(job) if training else None,

@@ -87,7 +87,7 @@ def alone(job: Job) -> dict[str, torch.Tensor]:
     from plait.job.data import data_of
     from plait.job.model import model_of
 
-    model, turns, steps = model_of(job, empty=False), turns_of(job), range(job.steps)
+    model, turns, steps = model_of(job), turns_of(job), range(job.steps)
     data = {name: data_of(one) for name, one in jobs_of(job).items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sources = {name: one.batches(0) for name, one in data.items()}

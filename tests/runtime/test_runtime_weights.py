@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from plait.errors import CheckpointError, FileError
-from plait.runtime.weights import INDEX, build_empty, load, materialise, tensors_in
+from plait.runtime.weights import INDEX, load, tensors_in
 
 
 def test_one_file_is_read_by_name(tmp_path: Path) -> None:
@@ -52,26 +51,3 @@ def test_a_folder_without_weights_or_with_broken_ones_is_told(tmp_path: Path) ->
     (tmp_path / INDEX).write_text("{}")
     with pytest.raises(FileError, match="not an index"):
         tensors_in(tmp_path)
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Linear(3, 3, bias=False)
-        self.two = nn.Linear(3, 3, bias=False)
-        self.two.weight = self.one.weight
-        self.other = nn.Linear(2, 2)
-        self.register_buffer("ids", torch.arange(4), persistent=False)
-
-
-def test_a_model_is_built_without_memory_and_only_wanted_parameters_get_some() -> None:
-    model = build_empty(Tied)
-    assert all(p.is_meta for p in model.parameters())
-    assert torch.equal(model.ids, torch.arange(4))  # type: ignore[arg-type]
-    canonical = {"one.weight": "one.weight", "two.weight": "one.weight"}
-    materialise(model, {"one.weight"}, canonical, torch.device("cpu"))
-    made = dict(model.named_parameters(remove_duplicate=False))
-    assert not made["one.weight"].is_meta
-    assert made["two.weight"] is made["one.weight"]
-    assert made["other.weight"].is_meta
-    assert not nn.Linear(2, 2).weight.is_meta

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plait.model.deferred import deferred
 from plait.plan.groups import GroupRule
 from plait.plan.plan import Plan
 from plait.runtime.engine import Engine
 from plait.runtime.groups import NamedParameters, parameter_groups
-from plait.runtime.weights import build_empty
 
 Maker = Callable[[], tuple[nn.Module, Mapping[str, Tensor]]]
 """Makes the model, with the same weights each time, and the global batch."""
@@ -144,7 +144,7 @@ def train_from_folder(
     rank: int, make: Maker, plan_text: str, folder: str
 ) -> tuple[list[float], dict[str, Tensor], None]:
     """The first loss of a model whose own weights were never made."""
-    model = build_empty(lambda: make()[0])
+    model = deferred(lambda: make()[0])
     assert all(p.is_meta for p in model.parameters())
     _, batch = make()
     with Engine(model, Plan.parse(plan_text), optimizer=sgd, timeout=30, weights=folder) as engine:

@@ -1,4 +1,4 @@
-"""The job's model, with random weights by the job's seed, or empty where they come from a folder."""
+"""The job's model, with random weights by the job's seed, or without memory for them until the engine needs them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,32 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def model_of(job: Job, *, empty: bool = False) -> "nn.Module":
-    """The job's model; ``empty``: its parameters take no memory. Raises FileError naming the field that is wrong."""
-    import torch
+def model_of(job: Job, *, late: bool = False) -> "nn.Module":
+    """The job's model; ``late``: without memory for its weights, which the engine makes, where its code allows that.
 
-    from plait.runtime.weights import build_empty
+    Raises FileError naming the field that is wrong.
+    """
+    import torch
 
     make = _maker(job)
     torch.manual_seed(job.seed)
-    model = build_empty(make) if empty else make()
+    model = _without_memory(make) if late else None
+    if model is None:
+        torch.manual_seed(job.seed)
+        model = make()
     if not isinstance(model, torch.nn.Module):
         raise FileError(f"{job.path}: model.factory: {job.model.factory} gives a {type(model).__name__}, no nn.Module")
     return model
+
+
+def _without_memory(make: Any) -> "nn.Module | None":
+    """The model, deferred; None where it can only be built as usual, or not at all, as an ordinary build tells."""
+    from plait.model.deferred import deferred
+
+    try:
+        return deferred(make)
+    except Exception:  # the model's code may raise anything where a tensor has no values
+        return None
 
 
 def _maker(job: Job) -> Any:

@@ -23,7 +23,7 @@ from plait.model.losses import Count, guarded
 from plait.model.precision import Precision, precision_of
 from plait.model.restore import unchanged
 from plait.model.standins import try_without_weights, with_values, without_weights
-from plait.model.tape import Tape
+from plait.model.tape import Kind, Tape
 from plait.model.trace import Asking, Question
 from plait.model.traced import LossFunction, Traced, trace_model
 from plait.model.trial import PARTS, run_trial, trial_batch, without_dropout
@@ -41,6 +41,12 @@ class Captured:
     canonical: Mapping[str, str]
     """Each name of a parameter or buffer → its first name."""
     counters: Mapping[str, tuple[Count, Callable[[Mapping[str, Tensor], int], Tensor]]]
+
+    @property
+    def counting(self) -> frozenset[str]:
+        """The buffers that counting reads."""
+        nodes = (self.tape.nodes[n] for count, _ in self.counters.values() for n in self.tape.ancestors([count.node]))
+        return frozenset(str(node.target) for node in nodes if node.kind is Kind.BUFFER)
 
     def count(self, term: Loss, inputs: Mapping[str, Tensor]) -> Tensor:
         """The weight of these samples for ``term`` (a scalar): its count if it is weighted, else their number."""

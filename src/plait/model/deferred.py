@@ -36,9 +36,11 @@ def deferred(factory: Callable[[], nn.Module]) -> nn.Module:
 
     How they get their values, random numbers included, is recorded, so that the engine makes on each rank only
     those of its own stages, exactly as an ordinary construction from the same seed would have made them. Seed
-    before or inside ``factory``. The random generators are left as they were.
+    before or inside ``factory``, which builds on the CPU. The random generators are left as they were.
 
-    Raises CaptureError, naming the parameter where there is one, for what cannot be repeated later.
+    Raises CaptureError, naming the parameter where there is one, for what cannot be repeated later. What else the
+    model's code raises where a tensor has no values, as in reading weights from a file, comes through: leave such
+    reading out, and give the engine ``weights``.
     """
     with _conversions(), FakeTensorMode(allow_non_fake_inputs=True) as fakes, Recorder(fakes, values) as recorder:
         try:

@@ -35,8 +35,8 @@ from plait.runtime.parts import capture_for, parts_of, release_others
 from plait.runtime.record import Record
 from plait.runtime.reduction import Groups, Reducer
 from plait.runtime.shares import shares_of
+from plait.runtime.start import fill
 from plait.runtime.transport import Channel, Transport
-from plait.runtime.weights import load as load_weights
 from plait.runtime.work import Runnable, Work
 from plait.simulate.timeline import Lane, Timeline
 
@@ -45,8 +45,8 @@ class Engine:
     """Trains ``model`` as ``plan`` says. Made on every rank, with the same arguments.
 
     Args:
-        model: the model that the plan is for, with its weights, or on the meta device together with ``weights``.
-            This rank keeps only its own stages' parameters.
+        model: the model that the plan is for, with its weights, or without memory for them: built by ``deferred``, or
+            on the meta device together with ``weights``. This rank keeps, or makes, only its own stages' parameters.
         plan: a plan, or the path of its file; of a model whose tasks alternate, one for each task by name.
         optimizer: makes the optimizer from this rank's (name, parameter) pairs; ``parameter_groups`` sorts them into
             groups.
@@ -97,11 +97,8 @@ class Engine:
         self._loss, self._lengths = loss, lengths
         captured = {name: capture_for(model, one, self._loss_of(name)) for name, one in self._plans.items()}
         self._parts = parts_of(list(captured.values()), list(self._plans.values()), self.rank, self.device)
-        if weights is not None:
-            load_weights(weights, self._parts.tensors, next(iter(captured.values())).canonical)
-        elif any(p.is_meta for p in model.parameters()):
-            raise RunError("the model is on the meta device: give weights, the folder to read them from")
         release_others(model, self._parts)
+        fill(model, self._parts, weights, next(iter(captured.values())).canonical)
         self._masters = self._make_masters()
         if len(self._plans) > 1:
             self._plans = together(self._plans, {name: c.graph for name, c in captured.items()})

@@ -12,7 +12,7 @@ from plait.model.stages import Stage, build_stage
 from plait.model.traced import LossFunction
 from plait.plan.matches import check_matches
 from plait.plan.plan import Plan
-from plait.runtime.weights import materialise
+from plait.runtime.start import materialise
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,16 @@ class Parts:
     counted: frozenset[str]
     """Parameters and buffers of which this is the lowest rank."""
     owners: Mapping[str, int]
-    """Every parameter and stored buffer of the model that some stage holds → its lowest rank."""
+    """Every parameter and stored buffer of the model → its lowest rank; of those that no stage holds the first."""
+    unused: Mapping[str, Tensor]
+    """On the first rank, what no stage holds: it is kept, and written, as it is."""
+    made: Mapping[str, Tensor]
+    """What was on the meta device and has memory now, to be filled; buffers that no checkpoint holds, too."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and stored buffers."""
-        return {**self.parameters, **self.buffers}
+        """Parameters, stored buffers and what is unused."""
+        return {**self.parameters, **self.buffers, **self.unused}
 
 
 def capture_for(model: nn.Module, plan: Plan, loss: LossFunction | None) -> Captured:
@@ -61,24 +65,42 @@ def _difference(captured: Captured, plan: Plan) -> str:
 def parts_of(captured: Sequence[Captured], plans: Sequence[Plan], rank: int, device: torch.device) -> Parts:
     """The stages of several plans of one model that ``rank`` holds, on its device.
 
-    Parameters on the meta device get (unfilled) memory.
+    What of them is on the meta device gets (unfilled) memory.
     """
     model, canonical = captured[0].model, captured[0].canonical
     pairs = list(zip(captured, plans, strict=True))
-    names = {n for c, p in pairs for n in c.graph.parameters(x for i in _own(p, rank) for x in p.stages[i].layers)}
-    materialise(model, names, canonical, device)
+    stored = set(model.state_dict().keys())
+    owners: dict[str, int] = {}
+    for one, plan in pairs:
+        _add_owners(owners, one, plan, stored)
+    held = {canonical.get(n, n) for n in owners}
+    unused = {canonical[n] for n in stored if n in canonical} - held
+    owners |= dict.fromkeys(sorted(unused), 0)
+    names = {canonical.get(n, n) for c, p in pairs for n in _needed(c, p, rank)}
+    made = materialise(model, names, canonical, device)
+    if rank == 0:
+        made |= materialise(model, unused, canonical, torch.device("cpu"))
     stages = tuple({i: build_stage(c, p.stages[i].layers) for i in _own(p, rank)} for c, p in pairs)
     together = [stage for own in stages for stage in own.values()]
     for stage in together:
         stage.to(device)
-    stored = set(model.state_dict().keys())
     parameters = {n: p for s in together for n, p in s.named_parameters()}
     buffers = {n: t for s in together for n, t in s.named_buffers() if n in stored}
-    owners: dict[str, int] = {}
-    for one, plan in pairs:
-        _add_owners(owners, one, plan, stored)
-    counted = frozenset(n for n in (*parameters, *buffers) if owners.get(n) == rank)
-    return Parts(stages, parameters, buffers, counted, owners)
+    kept = _tensors(model, unused) if rank == 0 else {}
+    counted = frozenset(n for n in (*parameters, *buffers, *kept) if owners.get(n) == rank)
+    return Parts(stages, parameters, buffers, counted, owners, kept, made)
+
+
+def _needed(captured: Captured, plan: Plan, rank: int) -> list[str]:
+    """Parameters and buffers that the rank's stages, and the counts of weighted losses, read."""
+    layers = [name for i in _own(plan, rank) for name in plan.stages[i].layers]
+    buffers = [b for name in layers for b in captured.graph.by_name[name].buffers]
+    return [*captured.graph.parameters(layers), *buffers, *captured.counting]
+
+
+def _tensors(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
+    found = (*model.named_parameters(), *model.named_buffers())
+    return {name: tensor for name, tensor in found if name in names}
 
 
 def _own(plan: Plan, rank: int) -> list[int]:
@@ -96,7 +118,7 @@ def _add_owners(owners: dict[str, int], captured: Captured, plan: Plan, stored: 
 
 def release_others(model: nn.Module, parts: Parts) -> None:
     """Free the memory of the model's parameters that this rank does not hold; their forms stay."""
-    held = {id(p) for p in parts.parameters.values()}
+    held = {id(p) for p in parts.tensors.values()}
     freed: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():  # noqa: SLF001

@@ -2,55 +2,19 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from plait.errors import CheckpointError, FileError
 from plait.files import read_text
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-
-
-@contextlib.contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Parameters registered inside take no memory; buffers stay real, for no file holds the non-persistent ones."""
-    original = nn.Module.register_parameter
-
-    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
-            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-        original(module, name, parameter)
-
-    nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
-
-
-def build_empty(factory: Callable[[], nn.Module]) -> nn.Module:
-    """The model without memory for its parameters, to be filled from a file stage by stage."""
-    with _parameters_on_meta():
-        return factory()
-
-
-def materialise(model: nn.Module, names: Collection[str], canonical: Mapping[str, str], device: torch.device) -> None:
-    """Give the parameters ``names`` that are on the meta device memory on ``device``; tied ones stay one object."""
-    made: dict[int, nn.Parameter] = {}
-    for path, module in model.named_modules():
-        for name, parameter in list(module._parameters.items()):  # noqa: SLF001
-            full = f"{path}.{name}" if path else name
-            if parameter is not None and parameter.is_meta and canonical.get(full, full) in names:
-                if id(parameter) not in made:
-                    empty = torch.empty_like(parameter, device=device)
-                    made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-                module._parameters[name] = made[id(parameter)]  # noqa: SLF001
 
 
 def tensors_in(folder: str | Path) -> dict[str, Path]:
