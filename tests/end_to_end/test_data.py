@@ -101,7 +101,7 @@ def test_the_last_short_batch_of_an_epoch_counts_as_any_other(folder: Path) -> N
     from plait.job.model import model_of
 
     job = Job.load(folder / "job.yaml")
-    model, batches = model_of(job, empty=False), data_of(job).batches(0)
+    model, batches = model_of(job), data_of(job).batches(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for _ in range(job.steps):
