@@ -8,8 +8,11 @@ from typing import Any
 
 _PUBLIC = {
     "BranchGraph": "plait.model.graph",
+    "Branches": "plait.model.by_hand",
     "Cluster": "plait.cluster.spec",
     "GroupRule": "plait.plan.groups",
+    "LossTerm": "plait.model.by_hand",
+    "Part": "plait.model.by_hand",
     "Engine": "plait.runtime.engine",
     "Plan": "plait.plan.plan",
     "PlaitError": "plait.errors",

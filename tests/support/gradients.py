@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from plait.model.by_hand import Branches
 from plait.model.casting import cast_inputs, cast_weights, running
 from plait.model.precision import Precision
 from plait.plan.plan import Plan
@@ -26,10 +27,13 @@ class Keep(torch.optim.SGD):
         self.found = {n: p.grad.clone() for n, p in self.named.items() if p.grad is not None}
 
 
-def of_plan(rank: int, make: Maker, plan_text: str) -> tuple[float, dict[str, Tensor]]:
+def of_plan(
+    rank: int, make: Maker, plan_text: str, describe: Callable[[nn.Module], Branches] | None = None
+) -> tuple[float, dict[str, Tensor]]:
     """This rank's loss and gradients."""
     model, batch = make()
-    with Engine(model, Plan.parse(plan_text), optimizer=Keep, timeout=60) as engine:
+    branches = describe(model) if describe else None
+    with Engine(model, Plan.parse(plan_text), optimizer=Keep, timeout=60, branches=branches) as engine:
         loss = engine.step(batch)
         return loss, engine.optimizer.found if isinstance(engine.optimizer, Keep) else {}
 
@@ -86,7 +90,9 @@ def error(found: Sequence[tuple[float, Mapping[str, Tensor]]], expected: tuple[f
     return float("inf") if missing else worst
 
 
-def run(ranks: Pool, make: Maker, plan: Plan) -> list[tuple[float, dict[str, Tensor]]]:
-    """Each rank's loss and gradients under ``plan``."""
-    found: list[tuple[float, dict[str, Tensor]]] = ranks.run(len(plan.devices), of_plan, make, plan.dump())
+def run(
+    ranks: Pool, make: Maker, plan: Plan, describe: Callable[[nn.Module], Branches] | None = None
+) -> list[tuple[float, dict[str, Tensor]]]:
+    """Each rank's loss and gradients under ``plan``, of a model that ``describe`` tells by hand if it is given."""
+    found: list[tuple[float, dict[str, Tensor]]] = ranks.run(len(plan.devices), of_plan, make, plan.dump(), describe)
     return found

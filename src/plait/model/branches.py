@@ -13,7 +13,7 @@ def layer_names(made: Cut, losses: Sequence[int]) -> list[str]:
     """A name for each group: its first module's path, or what its glue is for."""
     names: list[str] = []
     for group in made.groups:
-        base = _layer_name(made, group, losses)
+        base = group.name or _layer_name(made, group, losses)
         name, number = base, 2
         while name in names:
             name, number = f"{base}#{number}", number + 1
@@ -45,6 +45,8 @@ def branch_names(made: Cut, names: Sequence[str]) -> list[str]:
     that follows several branches continues the nearest (a decoder among the encoder's outputs), else the one that
     only looked up what it reads (a text's embeddings beside an image), else it begins a branch.
     """
+    if any(group.branch for group in made.groups):
+        return [group.branch for group in made.groups]
     before = made.before()
     full = closure(before)
     near = reduction(before)

@@ -13,19 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from plait.errors import CaptureError
-from plait.model.branches import value_names
+from plait.model.by_hand import Branches
+from plait.model.casting import weights_cast
 from plait.model.code import LayerCode, LayerNodes, runner
 from plait.model.decide import Decision, cut_layers, decide, recall, term_names
 from plait.model.describe import describe, layer_nodes, learning, value_specs
 from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
 from plait.model.group import Cut
-from plait.model.losses import Count, guarded
+from plait.model.losses import Count, guarded, labels
 from plait.model.precision import Precision, precision_of
 from plait.model.restore import unchanged
 from plait.model.standins import try_without_weights, with_values, without_weights
 from plait.model.tape import Kind, Tape
 from plait.model.trace import Asking, Question
-from plait.model.traced import LossFunction, Traced, trace_model
+from plait.model.traced import LossFunction, Traced, question_of, trace_model
+from plait.model.traced_by_hand import TracedByHand, decide_by_hand, recall_by_hand, recalled, trace_by_hand
 from plait.model.trial import PARTS, run_trial, trial_batch, without_dropout
 
 
@@ -65,6 +67,7 @@ def capture(
     loss: LossFunction | None = None,
     scopes: Mapping[str, str] | None = None,
     precision: str = Precision.FP32,
+    branches: Branches | None = None,
 ) -> Captured:
     """Take ``model`` apart into layers and branches.
 
@@ -79,6 +82,8 @@ def capture(
             obeyed; the graph's notes tell by how much one is contrary to what was found.
         precision: in which the model will be trained: fp32 (as it is), bf16 or bf16-params. Scopes are found by
             trying in the model's own.
+        branches: the model described by hand, where export refuses it; its parts are called as they are. ``loss``
+            is then only compared with the description's.
 
     Raises:
         CaptureError: the model can't be traced, or the layers put together again differ from it.
@@ -87,28 +92,101 @@ def capture(
     if not isinstance(model, nn.Module):
         raise CaptureError(f"model: it is a {type(model).__name__}, no nn.Module")
     example = _example(example_batch)
-    traced = trace_model(model, {n: _spec(t) for n, t in example.items()}, tuple(outputs), loss, wants_loss=True)
-    with unchanged(model), without_dropout(model):
-        captured = _tried(traced, example, dict(scopes or {}))
-    if chosen is not Precision.FP32:
-        captured = _in_precision(captured, loss, chosen)
+    if branches is not None:
+        captured = _capture_by_hand(model, example, branches, outputs, loss, dict(scopes or {}), chosen)
+    else:
+        captured = _capture_traced(model, example, outputs, loss, dict(scopes or {}), chosen)
     for code in captured.code.values():
         code.training = model.training
     return captured
+
+
+def _capture_traced(
+    model: nn.Module,
+    example: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    loss: LossFunction | None,
+    scopes: Mapping[str, str],
+    precision: Precision,
+) -> Captured:
+    traced = trace_model(model, _specs(example), tuple(outputs), loss, wants_loss=True)
+    with unchanged(model), without_dropout(model):
+        captured = _tried(traced, example, scopes)
+    return captured if precision is Precision.FP32 else _in_precision(captured, loss, precision)
 
 
 def _tried(traced: Traced, example: Mapping[str, Tensor], scopes: Mapping[str, str]) -> Captured:
     """The layers that follow from a trial, compared with the model where it has weights."""
     tape, model = traced.tape, traced.model
     if without_weights(model):
-        trial = try_without_weights(tape, traced.roles, model, trial_batch(tape, with_values(example)))
+        trial = try_without_weights(tape, traced.roles, model, trial_batch(labels(tape), with_values(example)))
         return _assemble(traced, decide(traced, trial, scopes))
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batch = {n: t.to(device) for n, t in trial_batch(tape, example).items()}
-    trial = run_trial(tape, traced.roles, model, batch)
-    captured = _assemble(traced, decide(traced, trial, scopes))
+    batch = _on_device(model, trial_batch(labels(tape), example))
+    captured = _assemble(traced, decide(traced, run_trial(tape, traced.roles, model, batch), scopes))
     _verify(captured, traced.question, batch)
     return captured
+
+
+def _capture_by_hand(
+    model: nn.Module,
+    example: Mapping[str, Tensor],
+    branches: Branches,
+    outputs: Sequence[str],
+    loss: LossFunction | None,
+    scopes: Mapping[str, str],
+    precision: Precision,
+) -> Captured:
+    absent = next((name for name, p in model.named_parameters() if p.is_meta), None)
+    if absent is not None:
+        raise CaptureError(f"branches: {absent} is on the meta device; a model described by hand needs weights to run")
+    specs, given = _specs(example), _on_device(model, example)
+    with unchanged(model), without_dropout(model):
+        traced = trace_by_hand(model, given, specs, branches, outputs)
+        batch = trial_batch(traced.labels, given)
+        decision = decide_by_hand(traced, run_trial(traced.tape, traced.roles, model, batch), scopes)
+        captured = _assemble(traced, decision)
+        unlike = _compare(captured, model, specs, loss, batch)
+        if precision is not Precision.FP32:
+            with weights_cast(precision, model):
+                traced = trace_by_hand(model, given, specs, branches, outputs, precision)
+            captured = _assemble(traced, decision)
+    graph = captured.graph
+    notes = (*graph.notes, *unlike, *_unlisted(model, graph, captured.canonical))
+    return replace(captured, graph=graph.model_copy(update={"notes": notes}))
+
+
+def _compare(
+    captured: Captured,
+    model: nn.Module,
+    specs: Mapping[str, TensorSpec],
+    loss: LossFunction | None,
+    batch: Mapping[str, Tensor],
+) -> list[str]:
+    """A note where the model gives no loss by itself, with which that of the parts could be compared."""
+    try:
+        question = question_of(model, tuple(specs), (), loss, wants_loss=True)
+        Asking(question)({n: t.clone() for n, t in batch.items()})
+    except Exception as error:  # the model's own code may raise anything, or need other arguments
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return [f"the parts could not be compared with the model's own forward: {why}"]
+    _verify(captured, question, batch)
+    return []
+
+
+def _unlisted(model: nn.Module, graph: BranchGraph, canonical: Mapping[str, str]) -> list[str]:
+    listed = graph.parameters()
+    found = [name for name, _ in model.named_parameters() if canonical.get(name, name) not in listed]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return [f"no part uses the parameters {', '.join(found[:3])}{more}: they are not trained"] if found else []
+
+
+def _on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def _specs(batch: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
+    return {name: _spec(tensor) for name, tensor in batch.items()}
 
 
 def _in_precision(found: Captured, loss: LossFunction | None, precision: Precision) -> Captured:
@@ -135,6 +213,21 @@ def retrace(
     """
     traced = trace_model(model, inputs, tuple(outputs), loss, wants_loss=bool(losses), precision=precision)
     return _assemble(traced, recall(traced, losses, mixing))
+
+
+def retrace_by_hand(
+    model: nn.Module,
+    inputs: Mapping[str, TensorSpec],
+    values: Mapping[str, TensorSpec],
+    losses: Sequence[Loss],
+    outputs: Mapping[str, str],
+    branches: Branches,
+    mixing: Sequence[str] = (),
+    precision: Precision = Precision.FP32,
+) -> Captured:
+    """Like ``retrace`` for a model described by ``branches``; ``values`` are the graph's. Nothing of it runs."""
+    traced = recall_by_hand(model, inputs, values, outputs, branches, precision)
+    return _assemble(traced, recalled(traced, losses, mixing))
 
 
 def _example(batch: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -169,8 +262,7 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
     model = traced.model
     tape = made.tape = guarded(traced.tape, [c for _, _, c in decision.losses if c is not None])
     terms_named = term_names(traced, [term for term, _, _ in decision.losses])
-    given = {node: name for name, node in tape.outputs.items()} | terms_named
-    names = value_names(tape, given)
+    names = traced.value_names(tape, terms_named)
     layers = layer_nodes(made, list(terms_named), names)
     losses = tuple(
         Loss(
@@ -193,6 +285,7 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
         losses=losses,
         outputs={name: names[node] for name, node in tape.outputs.items()},
         mixing=tuple(tape.nodes[n].name for n in sorted(decision.mixing)),
+        by_hand=isinstance(traced, TracedByHand),
         notes=(*decision.notes, *_notes(traced, made, layers)),
     )
     code = {x.name: LayerCode(model, tape, [x], set(x.writes), traced.canonical, traced.precision) for x in layers}
@@ -215,8 +308,10 @@ def _samples(specs: Mapping[str, TensorSpec], inputs: Mapping[str, Tensor]) -> i
 
 
 @torch.no_grad()
-def _verify(captured: Captured, question: Question, batch: Mapping[str, Tensor]) -> None:
+def _verify(captured: Captured, question: Question | None, batch: Mapping[str, Tensor]) -> None:
     """The layers, one after the other, must give the model's own loss and outputs for a size not traced."""
+    if question is None:
+        return
     values = {n: t.clone() for n, t in batch.items()}
     for layer in captured.graph.layers:
         values |= captured.code[layer.name](values)

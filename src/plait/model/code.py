@@ -132,7 +132,7 @@ class LayerCode(nn.Module):
 def _graft(root: nn.Module, model: nn.Module, tape: Tape, layers: Sequence[LayerNodes]) -> None:
     """Put the model's modules, and the parameters and buffers that glue reads, under ``root`` at their own paths."""
     nodes = [tape.nodes[n] for n in sorted({n for layer in layers for n in layer.nodes})]
-    paths = sorted({str(n.target) for n in nodes if n.kind is Kind.CALL}, key=lambda p: (p.count("."), p))
+    paths = sorted({path for n in nodes for path in n.modules}, key=lambda p: (p.count("."), p))
     for path in paths:
         parent, _, name = path.rpartition(".")
         _holder(root, parent)._modules.setdefault(name, find_module(model, path))

@@ -41,8 +41,8 @@ def decide(traced: Traced, trial: Trial, given: Mapping[str, str]) -> Decision:
         one = term_scope(trial, Term(tape.loss, 1.0), user.terms.get("loss"))
         losses = (one,) if _as_one(traced, one, tried, user, mixing) else tuple(tried)
         forced = frozenset(t.node for t, scope, _ in losses if names[t.node] in user.terms and scope != Scope.BATCH)
-        decision = _settled(traced, Decision(losses, mixing, forced))
-    _check_obeyed(traced, decision, user)
+        decision = settled(traced, Decision(losses, mixing, forced))
+    check_obeyed(traced, decision, user)
     named = [(names[found[0].node], found) for found in decision.losses]
     notes = [term_note(trial, name, found) for name, found in named if name in user.terms]
     return replace(decision, notes=(*trial.notes, *filter(None, notes), *separate_notes(trial, user)))
@@ -57,18 +57,18 @@ def _as_one(traced: Traced, one: Scoped, parts: Sequence[Scoped], user: Told, mi
     return alone or (same and one[1] is parts[0][1] and _in_one_layer(traced, parts, mixing))
 
 
-def _settled(traced: Traced, decision: Decision) -> Decision:
+def settled(traced: Traced, decision: Decision) -> Decision:
     """A term that ended up in a layer of batch scope, after what mixes samples there, is computed once over all."""
     made = cut_layers(traced, decision)
     losses = [
         (term, Scope.BATCH, None) if made.owner[term.node].batch else (term, scope, count)
         for term, scope, count in decision.losses
     ]
-    settled = replace(decision, losses=tuple(losses))
-    return settled if settled == decision else _settled(traced, settled)
+    found = replace(decision, losses=tuple(losses))
+    return found if found == decision else settled(traced, found)
 
 
-def _check_obeyed(traced: Traced, decision: Decision, user: Told) -> None:
+def check_obeyed(traced: Traced, decision: Decision, user: Told) -> None:
     """Raise CaptureError where samples are mixed in a place that the user says to be of another scope."""
     made = cut_layers(traced, decision)
     for term, scope, _ in decision.losses:
@@ -113,9 +113,8 @@ def cut_layers(traced: Traced, decision: Decision) -> Cut:
 
 
 def term_names(traced: Traced, parts: Sequence[Term]) -> dict[int, str]:
-    """Names of loss terms by node: the whole is "loss", a part is called after its operation."""
-    loss = traced.tape.loss
-    return {t.node: "loss" if t.node == loss else f"loss.{traced.tape.nodes[t.node].name}" for t in parts}
+    """Names of loss terms by node."""
+    return {term.node: traced.term_name(term.node) for term in parts}
 
 
 def recall(traced: Traced, losses: Sequence[Loss], mixing: Sequence[str]) -> Decision:

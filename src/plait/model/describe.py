@@ -112,12 +112,12 @@ def describe(
     branches = branch_names(made, [layer.name for layer in layers])
     found = []
     for layer, group, branch in zip(layers, made.groups, branches, strict=True):
-        calls = [made.tape.nodes[n] for n in layer.nodes if made.tape.nodes[n].kind is Kind.CALL]
+        calls = [path for n in layer.nodes for path in made.tape.nodes[n].modules]
         found.append(
             Layer(
                 name=layer.name,
                 branch=branch,
-                modules=tuple(str(n.target) for n in calls),
+                modules=tuple(calls),
                 scope=Scope.BATCH if group.batch else Scope.MICROBATCH,
                 inputs=tuple(layer.inputs),
                 reads=tuple(layer.reads),
@@ -135,13 +135,13 @@ def describe(
 def _parameters(
     made: Cut,
     layer: LayerNodes,
-    calls: Sequence[Node],
+    calls: Sequence[str],
     model: nn.Module,
     canonical: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
     precision: Precision,
 ) -> list[Parameter]:
-    names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_parameters()]
+    names = [f"{c}.{n}" for c in calls for n, _ in find_module(model, c).named_parameters()]
     names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.PARAMETER]
     unique = dict.fromkeys(canonical.get(name, name) for name in names)
     reached = any(specs[name].gradient for name in layer.writes)  # not so under no_grad, or aside of the loss
@@ -161,8 +161,8 @@ def _parameter(model: nn.Module, name: str, reached: bool, precision: Precision)
     )
 
 
-def _buffers(made: Cut, layer: LayerNodes, calls: Sequence[Node], model: nn.Module) -> dict[str, None]:
-    names = [f"{c.target}.{n}" for c in calls for n, _ in find_module(model, c.target).named_buffers()]
+def _buffers(made: Cut, layer: LayerNodes, calls: Sequence[str], model: nn.Module) -> dict[str, None]:
+    names = [f"{c}.{n}" for c in calls for n, _ in find_module(model, c).named_buffers()]
     names += [str(made.tape.nodes[n].target) for n in layer.nodes if made.tape.nodes[n].kind is Kind.BUFFER]
     return dict.fromkeys(names)
 
@@ -175,15 +175,22 @@ def _signature(
     parts = []
     for number in layer.nodes:
         node = made.tape.nodes[number]
-        what = getattr(node.target, "__name__", str(node.target)) if node.kind is Kind.OP else node.kind.value
-        if node.kind is Kind.CALL:
-            module = find_module(model, node.target)
-            what = f"{module!r} {[_kind(p, precision) for p in module.parameters()]}"
+        what = _what(node, model, precision)
         given = [order.get(x.node, "read") if isinstance(x, Ref) else _plain(x) for x in node.leaves]
         parts.append((what, given, node.form))
     ends = [made.tape.nodes[n].form for n in (*layer.inputs.values(), *layer.reads.values())]
     text = repr((parts, ends, [specs[name] for name in layer.writes], *([precision.value] if precision.half else [])))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _what(node: Node, model: nn.Module, precision: Precision) -> str:
+    if node.kind is Kind.OP:
+        return str(getattr(node.target, "__name__", str(node.target)))
+    called = [find_module(model, path) for path in node.modules]
+    modules = " ".join(f"{m!r} {[_kind(p, precision) for p in m.parameters()]}" for m in called)
+    if node.kind is Kind.PART:
+        return f"{getattr(node.target.part.run, '__qualname__', '')} {modules}"
+    return modules or node.kind.value
 
 
 def _kind(parameter: nn.Parameter, precision: Precision) -> tuple[tuple[int, ...], torch.dtype, bool]:

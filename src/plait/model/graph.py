@@ -145,6 +145,8 @@ class BranchGraph(FileValue, kind="plait-graph/1"):
     """Outputs asked for by the user: the name they gave → the value."""
     mixing: tuple[str, ...] = ()
     """Operations found, by trying, to mix samples where no shape shows it; ``retrace`` needs them."""
+    by_hand: bool = False
+    """Whether the layers are parts of the user's description (``plait.Branches``), not found by tracing."""
     notes: tuple[str, ...] = ()
     """What the user should know: batch-mixing layers, unused parameters."""
 

@@ -32,6 +32,9 @@ class Group:
     batch: bool = False
     head: bool = False
     """Whether it begins a branch by itself: it looks up what a data input gives (embeddings)."""
+    name: str = ""
+    """The user's, where the layers are described by hand."""
+    branch: str = ""
 
 
 @dataclass(frozen=True)

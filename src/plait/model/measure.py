@@ -40,7 +40,7 @@ _SHAPE_ONLY = frozenset(
 """Operations that take no more than the shape, dtype and device of a tensor."""
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts FLOPs of matrix products and convolutions, notices random numbers and follows the data."""
 
     def __init__(self, data: Set[int]) -> None:
@@ -122,7 +122,7 @@ def measure(
     storages: set[int] = set()
     with mode, torch.enable_grad(), running(precision, context.device):
         for node in tape.nodes:
-            recorder = _Recorder(storages)
+            recorder = Recorder(storages)
             with recorder:
                 if node.kind is Kind.INPUT:
                     values[node.number] = inputs[node.target]

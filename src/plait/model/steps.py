@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from plait.errors import CaptureError
+from plait.model.part import CallPart
 from plait.model.tape import Context, Here, Kind, Line, Node, Ref, WhileTraining
 
 
@@ -106,6 +107,8 @@ def _bind(node: Node, root: nn.Module) -> tuple[Any, Sequence[Any]]:
         return node.target, node.leaves
     if node.kind is Kind.CALL:
         return CallLayer(find_module(root, node.target)), node.leaves
+    if node.kind is Kind.PART:
+        return CallPart(node.target, root), node.leaves
     if node.kind is Kind.CONSTANT:
         return KeepConstant(node.target), (Here(),)
     if node.kind is Kind.INPUT:

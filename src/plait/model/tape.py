@@ -24,6 +24,8 @@ class Kind(StrEnum):
     CONSTANT = "constant"
     OP = "op"
     CALL = "call"
+    PART = "part"
+    """A part of a description by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Node:
-    """One entry of the tape. ``target`` is a name (sources), a module's path (CALL) or what to call (OP)."""
+    """One entry of the tape. ``target`` is a name (sources), a module's path (CALL) or what to call (OP, PART)."""
 
     number: int
     name: str
@@ -135,7 +137,14 @@ class Node:
     @property
     def is_source(self) -> bool:
         """Whether it computes nothing."""
-        return self.kind not in (Kind.OP, Kind.CALL)
+        return self.kind not in (Kind.OP, Kind.CALL, Kind.PART)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Paths of the model's modules that it calls."""
+        if self.kind is Kind.PART:
+            return tuple(self.target.modules)
+        return (str(self.target),) if self.kind is Kind.CALL else ()
 
 
 @dataclass(frozen=True)

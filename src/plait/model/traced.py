@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from plait.errors import CaptureError
+from plait.model.branches import value_names
 from plait.model.casting import cast_specs
 from plait.model.flatten import flatten
 from plait.model.graph import TensorSpec
@@ -26,7 +27,7 @@ LossFunction = Callable[[Any, Mapping[str, Tensor]], Tensor]
 class Traced:
     """What tracing alone tells, the same on every rank."""
 
-    question: Question
+    question: Question | None
     tape: Tape
     measures: Measures
     roles: Roles
@@ -42,6 +43,14 @@ class Traced:
         weights = parameter_items(self.tape, sizes)
         return cut(self.tape, self.roles, self.measures, weights, wanted, mixing)
 
+    def term_name(self, node: int) -> str:
+        """Of a loss term: the whole is "loss", a part is called after its operation."""
+        return "loss" if node == self.tape.loss else f"loss.{self.tape.nodes[node].name}"
+
+    def value_names(self, tape: Tape, terms: Mapping[int, str], /) -> dict[int, str]:
+        """A name for each tensor of ``tape``, its loss ``terms`` being named."""
+        return value_names(tape, {node: name for name, node in tape.outputs.items()} | dict(terms))
+
 
 def trace_model(
     model: nn.Module,
@@ -53,8 +62,8 @@ def trace_model(
     precision: Precision = Precision.FP32,
 ) -> Traced:
     """Trace ``model`` for inputs of the form ``specs``; raises CaptureError."""
-    question = _question(model, tuple(specs), outputs, loss, wants_loss)
-    names = _canonical(model)
+    question = question_of(model, tuple(specs), outputs, loss, wants_loss)
+    names = canonical_names(model)
     tracing = Tracing(model)
     with fake_weights(model, tracing.mode, precision):
         batches = [fake_inputs(cast_specs(precision, specs), n, tracing.mode) for n in SAMPLES]
@@ -64,16 +73,17 @@ def trace_model(
     return Traced(question, tape, measures, roles(tape, measures), model, specs, names, precision)
 
 
-def _canonical(model: nn.Module) -> dict[str, str]:
+def canonical_names(model: nn.Module) -> dict[str, str]:
     """Every name of a parameter or buffer → the first name of the same object."""
     first: dict[int, str] = {}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def _question(
+def question_of(
     model: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...], loss: LossFunction | None, wants_loss: bool
 ) -> Question:
+    """What to ask the model with such inputs, with the switches that it takes; raises CaptureError."""
     parameters = inspect.signature(model.forward).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     known = tuple(n for n in inputs if n in parameters)

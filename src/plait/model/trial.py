@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from plait.model.graph import Scope
-from plait.model.losses import Count, counts, labels, terms
+from plait.model.losses import Count, counts, terms
 from plait.model.roles import Roles
 from plait.model.steps import Step
 from plait.model.streams import undisturbed
@@ -43,11 +43,14 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def trial_batch(tape: Tape, example: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Five samples from ``example``, with unequal numbers of ignored labels and of padded positions."""
+def trial_batch(labels: Mapping[str, int], example: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Five samples from ``example``, with unequal numbers of ignored labels and of padded positions.
+
+    ``labels`` are the inputs that hold labels, with the label that is ignored.
+    """
     count = sum(PARTS)
     batch = {name: resized(tensor, count) for name, tensor in example.items()}
-    for name, ignored in labels(tape).items():
+    for name, ignored in labels.items():
         _ignore_some(batch[name], ignored)
     for name, tensor in batch.items():
         if "mask" in name and tensor.dim() == 2 and not tensor.is_floating_point() and _is_binary(tensor):
@@ -103,19 +106,22 @@ class Trial:
     def scope(self, term: int) -> tuple[Scope, Count | None]:
         """The scope of the scalar ``term``, and what it is weighted by if it is."""
         for count in counts(self.tape, self.roles, term):
-            weights = [float(count.of(part[count.node])) for part in self.parts]
-            if self._is_mean(term, weights):
+            if self.is_mean(term, count):
                 return Scope.WEIGHTED, count
-        if self._is_mean(term, PARTS):
+        if self.is_mean(term, None):
             return Scope.MICROBATCH, None
         return Scope.BATCH, None
 
     def whole_and_mean(self, term: int, count: Count | None) -> tuple[float, float]:
         """``term`` for the whole batch, and the mean of its parts by ``count`` (their samples without)."""
-        weights = PARTS if count is None else [float(count.of(part[count.node])) for part in self.parts]
-        return float(self.whole[term]), self._mean(term, weights)
+        return float(self.whole[term]), self._mean(term, self._weights(count))
 
-    def _is_mean(self, term: int, weights: Sequence[float]) -> bool:
+    def _weights(self, count: Count | None) -> Sequence[float]:
+        return PARTS if count is None else [float(count.of(part[count.node])) for part in self.parts]
+
+    def is_mean(self, term: int, count: Count | None) -> bool:
+        """Whether ``term`` is the mean of its parts by ``count`` (their samples without)."""
+        weights = self._weights(count)
         if not sum(weights):
             return False
         reference = float(self.whole[term])

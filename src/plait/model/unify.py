@@ -65,7 +65,7 @@ def _node(number: int, one: Entry, two: Entry, canonical: Mapping[str, str]) -> 
         target=target,
         leaves=tuple(_leaf(a, b, where) for a, b in zip(one.leaves, two.leaves, strict=True)),
         spec=one.spec,
-        form=_form(one.value, two.value, where),
+        form=form_between(one.value, two.value, where),
         home=one.home,
         line=one.line,
         gradient=one.gradient,
@@ -98,7 +98,8 @@ def _line(one: float, two: float) -> Line:
     return Line(slope, one - slope * SAMPLES[0], whole)
 
 
-def _form(one: Any, two: Any, where: str) -> Form | None:
+def form_between(one: Any, two: Any, where: str) -> Form | None:
+    """The form of a tensor that is ``one`` and ``two`` at the two numbers of samples; None for other values."""
     if not isinstance(one, Tensor) or not isinstance(two, Tensor):
         return None
     if any(isinstance(size, torch.SymInt) for size in (*one.shape, *two.shape)):

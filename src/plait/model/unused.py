@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Run = Callable[[Sequence[Tensor | None]], Any]
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations that run and the tensors that they take."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ def run_and_find_unused(run: Run, inputs: Sequence[Tensor]) -> tuple[Any, frozen
 
     No operation takes these, and without them the same operations run.
     """
-    with _Operations() as first:
+    with Operations() as first:
         result = run(inputs)
     first.note(result)
     unused = frozenset(i for i, tensor in enumerate(inputs) if id(tensor) not in first.taken)
@@ -51,7 +51,7 @@ def run_and_find_unused(run: Run, inputs: Sequence[Tensor]) -> tuple[Any, frozen
 
 def _same_without(run: Run, inputs: Sequence[Tensor | None], names: Sequence[str]) -> bool:
     try:
-        with _Operations() as second:
+        with Operations() as second:
             run(inputs)
     except Exception:  # the layer's own code may raise anything where it misses an argument
         return False

@@ -78,6 +78,7 @@ def _model(graph: BranchGraph) -> ModelPlan:
         losses=graph.losses,
         outputs=graph.outputs,
         mixing=graph.mixing,
+        values=graph.values if graph.by_hand else {},
     )
 
 

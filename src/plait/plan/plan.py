@@ -30,6 +30,8 @@ class ModelPlan(Value):
     outputs: dict[str, str] = Field(default_factory=dict)
     mixing: tuple[str, ...] = ()
     """As in the BranchGraph: each rank traces the model again and must cut it alike."""
+    values: dict[str, TensorSpec] = Field(default_factory=dict)
+    """Of a model described by hand: each rank has the forms of its values from here, and runs nothing to find them."""
 
 
 class ReplicaPlan(Value):

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from itertools import combinations
+from typing import TypeVar
 
 from plait.cost.links import all_reduce_seconds, slowest_link
 from plait.errors import PlanError
 from plait.model.graph import BranchGraph, Parameter
 from plait.model.precision import Precision
 from plait.plan.plan import Plan, ReductionPlan
+
+T = TypeVar("T")
 
 
 def together(plans: Mapping[str, Plan], graphs: Mapping[str, BranchGraph]) -> dict[str, Plan]:
@@ -86,6 +89,11 @@ def precision_of(plans: Mapping[str, Plan], asked: str | None) -> Precision:
     if asked is not None and asked != first:
         raise PlanError(f"precision: {asked} is asked for, but the plan is for {first}; capture and plan for {asked}")
     return first
+
+
+def for_task(given: T | Mapping[str, T | None] | None, task: str) -> T | None:
+    """What is given for ``task``: the one thing for all, or its own by its name."""
+    return given.get(task) if isinstance(given, Mapping) else given
 
 
 def task_of(plans: Mapping[str, Plan], given: set[str]) -> str:

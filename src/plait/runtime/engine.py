@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plait.errors import CheckpointError, PlanError, RunError
+from plait.model.by_hand import Branches
 from plait.model.casting import cast_weights, widened
 from plait.model.precision import Precision
 from plait.model.traced import LossFunction
@@ -17,7 +18,7 @@ from plait.plan.compile import prices_of
 from plait.plan.lengths import Lengths
 from plait.plan.plan import Plan
 from plait.plan.simulate import check
-from plait.plan.tasks import check_tasks, precision_of, task_of, together
+from plait.plan.tasks import check_tasks, for_task, precision_of, task_of, together
 from plait.runtime import checkpoint, export
 from plait.runtime.batch import Batch, samples_of
 from plait.runtime.clocks import now, offset_to_first
@@ -58,6 +59,7 @@ class Engine:
         paced: hold every action and message back to its priced duration, to rehearse slower devices and links.
         timeout: seconds that any wait for another rank may take.
         weights: a folder of safetensors to start from; each rank reads only its own tensors.
+        branches: as given to ``capture``; of tasks that alternate, one for all or one for each by name.
         lengths: what to do with batches that are longer or shorter than planned; they are refused by default.
         precision: fp32, bf16 or bf16-params; the plan's, which is for one alone: another is refused.
 
@@ -82,6 +84,7 @@ class Engine:
         weights: str | Path | None = None,
         lengths: Lengths | None = None,
         precision: str | None = None,
+        branches: Branches | Mapping[str, Branches | None] | None = None,
     ) -> None:
         self._plans = _plans(plan)
         self._precision = precision_of(self._plans, precision)
@@ -95,7 +98,10 @@ class Engine:
         self.step_number = 0
         self._model, self._seed, self._timeout = model, seed, timeout
         self._loss, self._lengths = loss, lengths
-        captured = {name: capture_for(model, one, self._loss_of(name)) for name, one in self._plans.items()}
+        captured = {
+            name: capture_for(model, one, self._loss_of(name), for_task(branches, name))
+            for name, one in self._plans.items()
+        }
         self._parts = parts_of(list(captured.values()), list(self._plans.values()), self.rank, self.device)
         release_others(model, self._parts)
         fill(model, self._parts, weights, next(iter(captured.values())).canonical)
@@ -116,7 +122,7 @@ class Engine:
         self._ended: float | None = None
 
     def _loss_of(self, task: str) -> LossFunction | None:
-        return self._loss.get(task) if isinstance(self._loss, Mapping) else self._loss
+        return for_task(self._loss, task)
 
     def _connect(self) -> None:
         alone = self._ranks == 1

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from plait.errors import PlanError
-from plait.model.capture import Captured, retrace
+from plait.errors import CaptureError, PlanError
+from plait.model.by_hand import Branches
+from plait.model.capture import Captured, retrace, retrace_by_hand
 from plait.model.stages import Stage, build_stage
 from plait.model.traced import LossFunction
 from plait.plan.matches import check_matches
@@ -38,14 +39,35 @@ class Parts:
         return {**self.parameters, **self.buffers, **self.unused}
 
 
-def capture_for(model: nn.Module, plan: Plan, loss: LossFunction | None) -> Captured:
-    """The model cut as the plan says; raises PlanError where the plan is for another model."""
+def capture_for(model: nn.Module, plan: Plan, loss: LossFunction | None, branches: Branches | None = None) -> Captured:
+    """The model cut as the plan, or the user's description, says.
+
+    Raises PlanError where the plan is for another model, or for one described otherwise.
+    """
+    captured = _captured(model, plan, loss, branches)
     given = plan.model
-    captured = retrace(model, given.inputs, given.losses, given.outputs, loss, given.mixing, given.precision)
     if captured.graph.fingerprint != given.fingerprint:
         raise PlanError(_difference(captured, plan))
     check_matches(plan, captured.graph)
     return captured
+
+
+def _captured(model: nn.Module, plan: Plan, loss: LossFunction | None, branches: Branches | None) -> Captured:
+    given = plan.model
+    if bool(given.values) != (branches is not None):
+        raise PlanError(
+            f"branches: the plan is for {given.name} described by hand; give its plait.Branches"
+            if given.values
+            else f"branches: the plan is for {given.name} as it was traced; plan again with the description"
+        )
+    if branches is None:
+        return retrace(model, given.inputs, given.losses, given.outputs, loss, given.mixing, given.precision)
+    try:
+        return retrace_by_hand(
+            model, given.inputs, given.values, given.losses, given.outputs, branches, given.mixing, given.precision
+        )
+    except CaptureError as error:
+        raise PlanError(f"the plan is for another model or description: {error}; plan again with plait plan") from error
 
 
 def _difference(captured: Captured, plan: Plan) -> str:

@@ -94,6 +94,11 @@ class Work:
     def _traced_again(self, inputs: Mapping[str, TensorSpec], loss: LossFunction | None) -> "Work":
         shapes = ", ".join(f"{n} {list(s.shape[1:])}" for n, s in inputs.items())
         given = self.plan.model
+        if given.values:
+            raise RunError(
+                f"batch: the model is described by hand and planned for other lengths than {shapes}; fill samples up "
+                "to the planned ones"
+            )
         try:
             captured = retrace(
                 self.captured.model, inputs, given.losses, given.outputs, loss, given.mixing, given.precision
