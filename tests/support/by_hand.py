@@ -22,7 +22,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not x.any():
             return x
-        return x + self.down(functional.gelu(self.up(self.norm(x))))
+        step: Tensor = self.down(functional.gelu(self.up(self.norm(x))))
+        return x + step
 
 
 class Vision(nn.Module):
@@ -36,7 +37,8 @@ class Vision(nn.Module):
     def stem(self, pixels: Tensor) -> Tensor:
         if pixels.isnan().any():
             pixels = pixels.nan_to_num(0.0)
-        return self.patch(pixels).flatten(2).transpose(1, 2)
+        patches: Tensor = self.patch(pixels)
+        return patches.flatten(2).transpose(1, 2)
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.stem(pixels)
@@ -54,7 +56,7 @@ class Text(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(2))
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids)
+        x: Tensor = self.tokens(ids)
         for block in self.blocks:
             x = block(x)
         return x
@@ -98,12 +100,12 @@ def pair() -> tuple[Pair, dict[str, Tensor]]:
 
 def branches(_: nn.Module | None = None) -> Branches:
     """``Pair`` by hand."""
-    vision = [
+    vision: list[Part | str] = [
         Part("vision.stem", run=lambda model, pixels: model.vision.stem(pixels), reads="pixels", uses="vision.patch"),
         *("vision.blocks.0", "vision.blocks.1", "vision.blocks.2"),
         Part("pool", run=lambda _, x: x.mean(1), writes="image"),
     ]
-    text = [
+    text: list[Part | str] = [
         Part("text.tokens", reads="ids"),
         "text.blocks.0",
         Part("text.blocks.1", writes="text"),

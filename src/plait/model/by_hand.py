@@ -117,6 +117,14 @@ def loss_terms(given: Branches) -> tuple[LossTerm, ...]:
     return found
 
 
+def with_outputs(given: Branches, outputs: Sequence[str]) -> Branches:
+    """``given``, its outputs by name → value, with values that are asked for beside them; raises CaptureError."""
+    if not isinstance(given, Branches):
+        raise CaptureError(f"branches: it is a {type(given).__name__}; give plait.Branches({{branch: [parts]}})")
+    own = output_values(given)
+    return replace(given, outputs={**own, **{name: name for name in outputs if name not in own}})
+
+
 def output_values(given: Branches) -> dict[str, str]:
     """Output → value."""
     named = given.outputs if isinstance(given.outputs, Mapping) else {name: name for name in _names(given.outputs)}
@@ -125,11 +133,10 @@ def output_values(given: Branches) -> dict[str, str]:
 
 def plain_parts(given: Branches, inputs: Sequence[str]) -> list[Plain]:
     """All parts in an order in which they can run; raises CaptureError naming the branch and the part."""
-    if not isinstance(given, Branches):
-        raise CaptureError(f"branches: it is a {type(given).__name__}; give plait.Branches({{branch: [parts]}})")
     parts = [part for branch, listed in given.branches.items() for part in _branch(branch, listed)]
     _check_names(parts, inputs)
     ordered = _ordered(parts)
+    _check_gaps(ordered)
     _check_used(ordered, {t.value for t in loss_terms(given)} | set(output_values(given).values()))
     return ordered
 
@@ -231,6 +238,24 @@ def _cycle(waiting: Sequence[Plain], makers: Mapping[str, Plain]) -> str:
         f"branches: these parts wait for each other in a circle: {stuck}; each part stands behind the one before it in "
         "its branch: another order, or another branch for what joins them, would be right"
     )
+
+
+def _check_gaps(parts: Sequence[Plain]) -> None:
+    """A stage of consecutive parts runs as one: nothing between them may stand in another branch."""
+    makers = {value: part for part in parts for value in part.writes}
+    needs: dict[str, set[str]] = {}
+    last: dict[str, Plain] = {}
+    for part in parts:
+        direct = {v: makers[v] for v in part.reads if v in makers}
+        before = last.get(part.branch)
+        for value, maker in direct.items():
+            if before is not None and maker is not before and before.name in needs[maker.name]:
+                raise CaptureError(
+                    f"{part.title}: reads {value}, which is made from {before.name} in the branch {maker.branch}: let "
+                    "another branch begin with this part"
+                )
+        needs[part.name] = {m.name for m in direct.values()}.union(*(needs[m.name] for m in direct.values()))
+        last[part.branch] = part
 
 
 def _check_used(parts: Sequence[Plain], wanted: set[str]) -> None:

@@ -136,8 +136,7 @@ def _capture_by_hand(
     scopes: Mapping[str, str],
     precision: Precision,
 ) -> Captured:
-    absent = next((name for name, p in model.named_parameters() if p.is_meta), None)
-    if absent is not None:
+    if (absent := without_weights(model)) is not None:
         raise CaptureError(f"branches: {absent} is on the meta device; a model described by hand needs weights to run")
     specs, given = _specs(example), _on_device(model, example)
     with unchanged(model), without_dropout(model):

@@ -48,12 +48,12 @@ def explain(error: Exception, model: nn.Module) -> CaptureError:
 
 
 _VALUES = (
-    "The code between layers must not decide by the values of tensors; move that into a module with parameters (it is "
-    "called as it is) or write it with tensor operations such as torch.where"
+    "The code must not decide by the values of tensors: write it with tensor operations such as torch.where, or "
+    "describe the model's branches by hand (plait.Branches), whose parts are called as they are"
 )
 _MEMORY = (
-    "Tensors have no memory while a model is traced: keep to torch's operations, or move this code into a module with "
-    "parameters (it is called as it is)"
+    "Tensors have no memory while a model is traced: keep to torch's operations, or describe the model's branches by "
+    "hand (plait.Branches), whose parts are called as they are"
 )
 _ADVICES = (
     (r"required (positional|keyword-only) argument", "Give the missing input in the batch, or a default in forward"),

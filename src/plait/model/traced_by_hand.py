@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from plait.errors import CaptureError
-from plait.model.by_hand import Branches, LossTerm, Plain, loss_terms, output_values, plain_parts
+from plait.model.by_hand import Branches, LossTerm, Plain, loss_terms, output_values, plain_parts, with_outputs
 from plait.model.casting import cast_inputs, running
 from plait.model.decide import Decision, check_obeyed, settled
 from plait.model.graph import Loss, Scope, TensorSpec
@@ -86,8 +86,8 @@ def trace_by_hand(
     precision: Precision = Precision.FP32,
 ) -> TracedByHand:
     """Run the parts for two numbers of samples; to be called within ``without_dropout``. Raises CaptureError."""
-    asked = {**output_values(branches), **{n: n for n in outputs if n not in output_values(branches)}}
-    parts = plain_parts(replace(branches, outputs=asked), tuple(specs))
+    branches = with_outputs(branches, outputs)
+    asked, parts = output_values(branches), plain_parts(branches, tuple(specs))
     terms, canonical = loss_terms(branches), canonical_names(model)
     bare = Builder(model, specs, canonical).build(parts, terms, asked, {})
     runs = [_run(bare.tape, model, cast_inputs(precision, _sized(batch, n)), n, precision) for n in SAMPLES]
@@ -114,7 +114,8 @@ def recall_by_hand(
     precision: Precision,
 ) -> TracedByHand:
     """What ``trace_by_hand`` found, from the specs of the values; nothing runs."""
-    parts, terms = plain_parts(replace(branches, outputs=outputs), tuple(specs)), loss_terms(branches)
+    parts = plain_parts(replace(with_outputs(branches, ()), outputs=outputs), tuple(specs))
+    terms = loss_terms(branches)
     forms = {name: form_of(spec) for name, spec in values.items()}
     made = Builder(model, specs, canonical_names(model)).build(parts, terms, outputs, forms)
     learns = {made.values[v] for v, spec in values.items() if spec.gradient and v in made.values}
