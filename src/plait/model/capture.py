@@ -142,7 +142,8 @@ def _capture_by_hand(
     with unchanged(model), without_dropout(model):
         traced = trace_by_hand(model, given, specs, branches, outputs)
         batch = trial_batch(traced.labels, given)
-        decision = decide_by_hand(traced, run_trial(traced.tape, traced.roles, model, batch), scopes)
+        trial = run_trial(traced.tape, traced.roles, model, batch, traced.scope_values)
+        decision = decide_by_hand(traced, trial, scopes)
         captured = _assemble(traced, decision)
         unlike = _compare(captured, model, specs, loss, batch)
         if precision is not Precision.FP32:

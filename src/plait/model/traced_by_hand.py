@@ -42,6 +42,12 @@ class TracedByHand(Traced):
         """Inputs that hold labels → the label that is ignored."""
         return {t.count: t.ignore for t in self.terms if isinstance(t.count, str)}
 
+    @property
+    def scope_values(self) -> set[int]:
+        """The nodes that scopes are read from: loss terms and their counts."""
+        values = self.values or {}
+        return {values[t.value] for t in self.terms} | {count.node for count in (self.counts or {}).values()}
+
     def cut(self, wanted: Sequence[int], mixing: Sequence[int]) -> Cut:
         """A group for each part."""
         made = Cut(self.tape, self.roles, self.measures, Weights((0,) * len(self.tape.nodes)), wanted, mixing)

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -132,9 +132,14 @@ class Trial:
         return sum(w / total * float(part[term]) for w, part in zip(weights, self.parts, strict=True))
 
 
-def run_trial(tape: Tape, roles: Roles, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
-    """Run ``tape`` on ``batch`` and on its parts; to be called within ``without_dropout``."""
-    return try_values(tape, roles, Computed(tape, model), batch)
+def run_trial(
+    tape: Tape, roles: Roles, model: nn.Module, batch: Mapping[str, Tensor], read: Iterable[int] = ()
+) -> Trial:
+    """Run ``tape`` on ``batch`` and on its parts; to be called within ``without_dropout``.
+
+    Scopes are read from the nodes ``read`` too, beside those of the tape's own loss.
+    """
+    return try_values(tape, roles, Computed(tape, model), batch, read)
 
 
 class Source(Protocol):
@@ -162,14 +167,16 @@ class Computed:
         return True
 
 
-def try_values(tape: Tape, roles: Roles, source: Source, batch: Mapping[str, Tensor]) -> Trial:
+def try_values(
+    tape: Tape, roles: Roles, source: Source, batch: Mapping[str, Tensor], read: Iterable[int] = ()
+) -> Trial:
     """Values from ``source`` for ``batch`` and its parts, node by node; what no scope is read from is let go."""
     device = next(iter(batch.values())).device
     context = Context(sum(PARTS), device, training=False)
     whole: dict[int, Any] = {}
     starts = (0, *itertools.accumulate(PARTS[:-1]))
     parts = [_Part(tape, roles, source, whole, range(a, a + n), device) for a, n in zip(starts, PARTS, strict=True)]
-    done = _last_uses(tape, scope_values(tape, roles))
+    done = _last_uses(tape, {*read, *scope_values(tape, roles)})
     for node in tape.nodes:
         whole[node.number] = batch[node.target] if node.kind is Kind.INPUT else source.of(node, whole, context)
         for part in parts:
