@@ -37,9 +37,9 @@ class Progress:
         self._smooth = seconds if self._smooth is None else 0.9 * self._smooth + 0.1 * seconds
         rate = self._batch / (self._smooth + float(row["data_seconds"]))
         text = (
-            f"loss {row['loss']:.4f}  {rate:.0f} samples/s  step {show_seconds(self._smooth)}, "
+            f"{row.get('task', '')} loss {row['loss']:.4f}  {rate:.0f} samples/s  step {show_seconds(self._smooth)}, "
             f"predicted {self._predicted}"
-        )
+        ).lstrip()
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
         elif step in (1, self._steps) or not step % max(1, self._steps // LINES):

@@ -19,6 +19,7 @@ from plait.job.data import Data, data_of
 from plait.job.feed import Fed, Position
 from plait.job.folder import RunFolder
 from plait.job.job import Job
+from plait.job.metric import check_metrics, figures_of
 from plait.job.model import model_of
 from plait.job.rates import scheduler_of
 from plait.job.resolve import resolve
@@ -219,7 +220,7 @@ class Training:
             figures["measured_step_time"] = typical.step_time
             figures["measured_bubble_ratio"] = typical.bubble_ratio
         self.engine.save_pretrained(self.folder.model)
-        figures |= evaluate(self.job, self.engine, self.data.data)
+        figures |= evaluate(self.job, self.engine, with_metric(self.job, self.data.data))
         if self.paced and self.recent:
             figures["unpaced_step_seconds"] = self._true_speed()
         if self.first:
@@ -234,6 +235,12 @@ class Training:
             self.engine.step(batch, task)
             found.append(time.perf_counter() - began)
         return statistics.median(found)
+
+
+def with_metric(job: Job, data: Mapping[str, Data]) -> dict[str, Data]:
+    """The data of the tasks that have a metric: only these are evaluated when training ends."""
+    jobs = jobs_of(job)
+    return {name: source for name, source in data.items() if jobs[name].evaluate is not None}
 
 
 def nearest(timelines: list[Timeline], seconds: float) -> Timeline:
@@ -252,6 +259,7 @@ def train(job: Job, plans: Mapping[str, Plan], folder: RunFolder, *, resume: boo
                 f"the plan is for a global batch of {plan.global_batch} samples, the job ({job.path}) has "
                 f"{job.global_batch}; plan again with plait plan"
             )
+    check_metrics(job)
     data = InTurn(turns_of(job), {name: data_of(one) for name, one in jobs_of(job).items()})
     with engine_of(job, plans, paced=paced) as engine:
         engine.watch.on_terminate()
@@ -263,21 +271,24 @@ def train(job: Job, plans: Mapping[str, Plan], folder: RunFolder, *, resume: boo
 
 
 def evaluate_weights(job: Job, plans: Mapping[str, Plan], folder: RunFolder) -> None:
-    """Evaluate the weights in the run's ``model`` folder on this rank's part; rank 0 writes the figures down."""
-    jobs = {name: one for name, one in jobs_of(job).items() if one.evaluate is not None}
-    if not jobs:
-        raise FileError(f"{job.path}: evaluate: missing; give a metric, module:function")
+    """Evaluate the weights in the run's ``model`` folder on this rank's part; rank 0 writes the figures down.
+
+    Without any metric it is the held-out loss of every task.
+    """
+    jobs = jobs_of(job)
+    chosen = {name: one for name, one in jobs.items() if one.evaluate is not None} or jobs
+    check_metrics(job)
     with engine_of(job, plans, paced=False, training=False, weights=str(folder.model)) as engine:
         engine.watch.on_terminate()
-        figures = evaluate(job, engine, {name: data_of(one) for name, one in jobs.items()})
+        figures = evaluate(job, engine, {name: data_of(one) for name, one in chosen.items()})
         if engine.rank == 0:
             folder.write_summary(figures)
 
 
 def evaluate(job: Job, engine: Engine, data: Mapping[str, Data]) -> dict[str, Any]:
-    """Held-out loss and the job's metrics, of tasks by their names, on rank 0; nothing elsewhere."""
-    jobs = {name: one for name, one in jobs_of(job).items() if one.evaluate is not None}
-    found = {name: _evaluate_one(one, engine, data[name], name) for name, one in jobs.items()}
+    """Held-out loss and metrics of the tasks in ``data``, by their names, on rank 0; nothing elsewhere."""
+    jobs = jobs_of(job)
+    found = {name: _evaluate_one(jobs[name], engine, source, name) for name, source in data.items()}
     if engine.rank != 0 or not found:
         return {}
     if not job.tasks:
@@ -290,18 +301,10 @@ def evaluate(job: Job, engine: Engine, data: Mapping[str, Data]) -> dict[str, An
 def _evaluate_one(job: Job, engine: Engine, data: Data, task: str) -> dict[str, Any]:
     batches = list(data.held_out())
     found = engine.evaluate(batches, job.metric_outputs, task)
-    if engine.rank != 0 or job.evaluate is None:
+    if engine.rank != 0:
         return {}
-    metric = resolve(job.evaluate.metric, job.modules_folder, f"{job.path}: evaluate.metric")
     outputs = {n: found[n] for n in job.metric_outputs}
-    return {"held_out_loss": found["loss"], "metrics": _named(job, metric(outputs, joined(batches)))}
-
-
-def _named(job: Job, value: Any) -> dict[str, float]:
-    if isinstance(value, Mapping):
-        return {str(name): float(number) for name, number in value.items()}
-    name = job.evaluate.metric.rpartition(":")[2] if job.evaluate else "metric"
-    return {name: float(value)}
+    return {"held_out_loss": found["loss"], "metrics": figures_of(job, outputs, joined(batches))}
 
 
 def joined(batches: list[Mapping[str, Any]]) -> dict[str, Tensor]:

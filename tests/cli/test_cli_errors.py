@@ -142,6 +142,17 @@ def test_nothing_to_resume_is_told_before_anything_starts(folder: Path, said: Sa
     assert "no whole checkpoint to resume from" in said("train", "job.yaml", "--plan", "plan.yaml", "--resume")
 
 
+def test_a_new_run_never_writes_over_anothers_checkpoints(folder: Path, said: Said) -> None:
+    state = folder / "run" / "checkpoints" / "step-7" / "state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text("{}")
+    (folder / "run" / "log.jsonl").write_text("kept")
+    error = said("train", "job.yaml", "--plan", "plan.yaml")
+    assert "run: it holds a run with checkpoints up to step-7; go on from there by --resume" in error
+    assert state.exists()
+    assert (folder / "run" / "log.jsonl").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -99,6 +99,19 @@ def alone(job: Job) -> dict[str, torch.Tensor]:
     return {n: p.detach() for n, p in model.named_parameters()}
 
 
+def alone_on_match(folder: Path) -> float:
+    """The held-out loss of the task ``match`` in one process, of the trained weights."""
+    from plait.job.data import data_of
+    from plait.job.model import model_of
+
+    job = Job.load(folder / "job.yaml")
+    model = model_of(job, empty=False)
+    model.load_state_dict(load_file(folder / "run" / "model" / "model.safetensors"), strict=False)
+    (batch,) = data_of(jobs_of(job)["match"]).held_out()
+    with torch.no_grad():
+        return 2 * float(model(**batch)["loss"])
+
+
 @pytest.mark.slow
 def test_weights_are_those_of_the_same_turns_in_one_process(folder: Path) -> None:
     found = load_file(folder / "run" / "model" / "model.safetensors")
@@ -134,8 +147,21 @@ def test_tasks_are_evaluated_by_their_names(folder: Path, capsys: pytest.Capture
     assert run(["evaluate", str(folder / "job.yaml"), "--run", str(folder / "run")]) == 0
     printed = capsys.readouterr().out
     figures = json.loads((folder / "run" / "summary.json").read_text())
+    assert f"classify held-out loss: {figures['held_out_loss']:.4f}" in printed
     assert f"classify accuracy: {figures['metrics']['classify accuracy']:.4f}" in printed
     assert figures["held_out_losses"] == {"classify": pytest.approx(figures["held_out_loss"])}
+
+
+@pytest.mark.slow
+def test_without_a_metric_every_tasks_held_out_loss_is_evaluated(folder: Path) -> None:
+    (folder / "plain.yaml").write_text(JOB.replace('    evaluate: {metric: "perceiver:accuracy"}\n', ""))
+    before = json.loads((folder / "run" / "summary.json").read_text())["held_out_losses"]["classify"]
+    assert run(["evaluate", str(folder / "plain.yaml"), "--run", str(folder / "run")]) == 0
+    figures = json.loads((folder / "run" / "summary.json").read_text())
+    assert figures["held_out_losses"] == {
+        "classify": pytest.approx(before),
+        "match": pytest.approx(alone_on_match(folder)),
+    }
 
 
 def test_capture_gives_each_task_its_graph(tmp_path: Path) -> None:

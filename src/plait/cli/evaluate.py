@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from plait.cli._common import JobArgument, plan_of, say
-from plait.cli.train import PortOption
+from plait.cli._common import JobArgument, plan_of
+from plait.cli.train import PortOption, say_figures
 from plait.errors import FileError
 from plait.job.folder import RunFolder
 from plait.job.job import Job
-from plait.job.tasks import file_of, jobs_of, main_task
+from plait.job.tasks import file_of, main_task
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     ] = None,
     port: PortOption = None,
 ) -> None:
-    """Evaluate a run's final weights: held-out loss and the job's metric, forward only, pipelined.
+    """Evaluate a run's final weights: held-out loss and the job's metric if it has one, forward only, pipelined.
 
     Example: plait evaluate job.yaml --run runs/first
     """
@@ -29,15 +29,10 @@ def command(
     from plait.worker import Task
 
     loaded = Job.load(job)
-    if all(one.evaluate is None for one in jobs_of(loaded).values()):
-        raise FileError(f"{job}: evaluate: missing; give a metric, as in metric: 'digits:zero_shot_accuracy'")
     folder = RunFolder(run)
     if not folder.model.is_dir():
         raise FileError(f"{folder.model}: no weights there; is {run} the folder of a run that has ended?")
     path = plan or folder.plan
     ranks = len(plan_of(file_of(path, main_task(loaded))).devices)
     launch(Task("evaluate", loaded.path, path, folder.root), ranks, port=port)
-    figures = folder.read_summary()
-    say(f"held-out loss: {figures['held_out_loss']:.4f}")
-    for name, value in figures["metrics"].items():
-        say(f"{name.replace('_', ' ')}: {value:.4f}")
+    say_figures(folder.read_summary())

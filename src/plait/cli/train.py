@@ -1,8 +1,9 @@
 """``plait train``: a job run as its plan says."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,12 @@ from plait.job.tasks import file_of, jobs_of, main_task
 if TYPE_CHECKING:
     from plait.plan.plan import Plan
 
-RunOption = Annotated[Path, typer.Option("--run-dir", metavar="RUN", help="The run's folder; made if absent.")]
+RunOption = Annotated[
+    Path,
+    typer.Option(
+        "--run-dir", metavar="RUN", help="The run's folder; made if absent. One with checkpoints asks for --resume."
+    ),
+]
 PortOption = Annotated[
     int | None, typer.Option("--port", min=1, max=65535, help="Port where the ranks meet; a free one by default.")
 ]
@@ -45,6 +51,8 @@ def command(
     loaded = Job.load(job)
     is_paced = loaded.paced if paced is None else paced
     folder = RunFolder(run_dir)
+    if not resume:
+        check_fresh(folder)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _as_rank(job, plan, folder, resume=resume, paced=is_paced)
         return
@@ -79,6 +87,18 @@ def start(job: Job, plan: Path, folder: RunFolder, *, resume: bool, paced: bool,
         Task("train", job.path, folder.plan, folder.root, resume=resume, paced=paced), len(loaded.devices), port=port
     )
     finish(folder)
+
+
+def check_fresh(folder: RunFolder) -> None:
+    """Raise CheckpointError where a new run would write over another one's checkpoints."""
+    from plait.runtime.checkpoint import latest
+
+    newest = latest(folder.checkpoints)
+    if newest is not None:
+        raise CheckpointError(
+            f"{folder.root}: it holds a run with checkpoints up to {newest.name}; go on from there by --resume, or "
+            "give another --run-dir, or remove it"
+        )
 
 
 def check_resumable(folder: RunFolder) -> None:
@@ -145,6 +165,14 @@ def summarise(folder: RunFolder) -> None:
         console().print(against(Timeline.load(folder.predicted), Timeline.load(folder.measured)))
     if figures.get("skipped_steps"):
         say(f"{figures['skipped_steps']} steps were skipped: their gradients were not finite")
+    say_figures(figures)
+    say(f"run: {folder.root} (log, checkpoints, model, report.html, trace.json)")
+
+
+def say_figures(figures: Mapping[str, Any]) -> None:
+    """Held-out losses (of tasks, each one's) and metrics, for people; nothing where nothing was evaluated."""
+    if "held_out_loss" in figures:
+        for task, loss in figures.get("held_out_losses", {"": figures["held_out_loss"]}).items():
+            say(f"{task} held-out loss: {loss:.4f}".lstrip())
     for name, value in figures.get("metrics", {}).items():
         say(f"{name.replace('_', ' ')}: {value:.4f}")
-    say(f"run: {folder.root} (log, checkpoints, model, report.html, trace.json)")
