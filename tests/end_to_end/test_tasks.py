@@ -105,7 +105,7 @@ def alone_on_match(folder: Path) -> float:
     from plait.job.model import model_of
 
     job = Job.load(folder / "job.yaml")
-    model = model_of(job, empty=False)
+    model = model_of(job)
     model.load_state_dict(load_file(folder / "run" / "model" / "model.safetensors"), strict=False)
     (batch,) = data_of(jobs_of(job)["match"]).held_out()
     with torch.no_grad():
