@@ -51,3 +51,50 @@ def test_a_folder_without_weights_or_with_broken_ones_is_told(tmp_path: Path) ->
     (tmp_path / INDEX).write_text("{}")
     with pytest.raises(FileError, match="not an index"):
         tensors_in(tmp_path)
+
+
+def test_a_single_file_or_an_index_can_be_named_itself(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "some.safetensors")
+    (tmp_path / "some.index.json").write_text(json.dumps({"weight_map": {"a": "some.safetensors"}}))
+    for name in ("some.safetensors", "some.index.json"):
+        wanted = {"a": torch.zeros(2)}
+        load(tmp_path / name, wanted, {})
+        assert torch.equal(wanted["a"], torch.ones(2))
+
+
+def test_an_absent_path_or_a_file_that_the_index_lacks_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="absent: there is no such file or folder"):
+        tensors_in(tmp_path / "absent")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    with pytest.raises(FileError, match=r"gone\.safetensors: cannot read"):
+        load(tmp_path, {"a": torch.zeros(2)}, {})
+
+
+def test_an_index_that_names_another_file_than_the_tensors_own_is_told(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "one.safetensors")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"b": "one.safetensors"}}))
+    with pytest.raises(FileError, match=r"one\.safetensors: b: cannot read"):
+        load(tmp_path, {"b": torch.zeros(2)}, {})
+
+
+def test_names_near_a_missing_one_are_shown(tmp_path: Path) -> None:
+    save_file({"model.layers.0.weight": torch.ones(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"lacks layers\.0\.weight; near layers\.0\.weight it has model\.layers"):
+        load(tmp_path, {"layers.0.weight": torch.zeros(2)}, {"layers.0.weight": "layers.0.weight"})
+
+
+def test_tensors_that_the_model_lacks_are_told_and_not_read(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2), "old": torch.ones(3)}, tmp_path / "model.safetensors")
+    wanted = {"a": torch.zeros(2)}
+    with pytest.warns(UserWarning, match="the model has no old"):
+        load(tmp_path, wanted, {"a": "a"}, tell=True)
+    assert torch.equal(wanted["a"], torch.ones(2))
+
+
+def test_floating_point_numbers_are_converted_and_others_are_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.full((2,), 1.5, dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
+    wanted = {"a": torch.zeros(2)}
+    load(tmp_path, wanted, {})
+    assert wanted["a"].tolist() == [1.5, 1.5]
+    with pytest.raises(CheckpointError, match=r"a has dtype torch\.bfloat16, the model's has torch\.int64"):
+        load(tmp_path, {"a": torch.zeros(2, dtype=torch.int64)}, {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plait.cli._common import JobArgument, PlanOption, console, naming, plan_of, save_report, say
-from plait.errors import CheckpointError, PlanError
+from plait.errors import CheckpointError, FileError, PlanError
 from plait.files import read_text, write_text
 from plait.job.folder import RunFolder
 from plait.job.job import Job
@@ -118,6 +118,8 @@ def prepare(job: Job, plan: Path, folder: RunFolder) -> "Plan":
     from plait.plan.tasks import check_tasks
 
     plans = {name: _checked(file_of(plan, name), job) for name in jobs_of(job)}
+    if job.weights is not None:
+        _check_weights(job)
     with naming(plan):
         check_tasks(plans)
     for name, loaded in plans.items():
@@ -128,6 +130,16 @@ def prepare(job: Job, plan: Path, folder: RunFolder) -> "Plan":
     if all(stage.prices for stage in shown.stages):
         simulate(shown).save(folder.predicted)
     return shown
+
+
+def _check_weights(job: Job) -> None:
+    """Raise FileError where there are none, before any process starts."""
+    from plait.runtime.weights import tensors_in
+
+    try:
+        tensors_in(job.beside(str(job.weights)))
+    except FileError as error:
+        raise FileError(f"{job.path}: weights: {error}") from None
 
 
 def _checked(path: Path, job: Job) -> "Plan":

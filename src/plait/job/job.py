@@ -160,7 +160,9 @@ class Job(FileValue, kind="plait-job/1"):
     format: str = "plait-job/1"
     name: str = "job"
     model: ModelJob
-    weights: str | None = Field(None, description="a folder of safetensors to start from; random by `seed` without")
+    weights: str | None = Field(
+        None, description="a safetensors file, its index or a folder to start from; random by `seed` without"
+    )
     data: DataJob | None = Field(None, description="either this or tasks")
     tasks: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], TaskJob] = Field(
         default_factory=dict, description="instead of data: tasks by name that take turns, a batch of one at each step"

@@ -58,7 +58,7 @@ class Engine:
         device: by default this process's CUDA device, else the CPU.
         paced: hold every action and message back to its priced duration, to rehearse slower devices and links.
         timeout: seconds that any wait for another rank may take.
-        weights: a folder of safetensors to start from; each rank reads only its own tensors.
+        weights: a safetensors file, its index or a folder to start from; each rank reads only its own tensors.
         branches: as given to ``capture``; of tasks that alternate, one for all or one for each by name.
         lengths: what to do with batches that are longer or shorter than planned; they are refused by default.
         precision: fp32, bf16 or bf16-params; the plan's, which is for one alone: another is refused.

@@ -32,6 +32,8 @@ class Parts:
     """On the first rank, what no stage holds: it is kept, and written, as it is."""
     made: Mapping[str, Tensor]
     """What was on the meta device and has memory now, to be filled; buffers that no checkpoint holds, too."""
+    first: bool
+    """Whether they are the first rank's."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -110,7 +112,7 @@ def parts_of(captured: Sequence[Captured], plans: Sequence[Plan], rank: int, dev
     buffers = {n: t for s in together for n, t in s.named_buffers() if n in stored}
     kept = _tensors(model, unused) if rank == 0 else {}
     counted = frozenset(n for n in (*parameters, *buffers, *kept) if owners.get(n) == rank)
-    return Parts(stages, parameters, buffers, counted, owners, kept, made)
+    return Parts(stages, parameters, buffers, counted, owners, kept, made, rank == 0)
 
 
 def _needed(captured: Captured, plan: Plan, rank: int) -> list[str]:

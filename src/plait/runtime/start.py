@@ -48,7 +48,7 @@ def fill(model: nn.Module, parts: "Parts", weights: str | Path | None, canonical
     """
     read = parts.tensors if weights is not None else {}
     if weights is not None:
-        load(weights, read, canonical)
+        load(weights, read, canonical, tell=parts.first)
     known = {canonical.get(name, name) for name in read}
     rest = {name: tensor for name, tensor in parts.made.items() if name not in known}
 
