@@ -39,6 +39,22 @@ def test_a_value_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert type(value).load(path).dump() == value.dump()
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("1e-3", 1e-3), ("1.0e30", 1e30), ("-2E+5", -2e5), (".5e1", 5.0), ("3", 3), ("e5", "e5"), ("1e5x", "1e5x")],
+)
+def test_numbers_with_an_exponent_are_numbers(written: str, value: object) -> None:
+    options = Job.parse(JOB + f"optimizer: {{options: {{lr: {written}}}}}\n").optimizer.options
+    assert options["lr"] == value
+    assert type(options["lr"]) is type(value)
+
+
+def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
+    job = Job.parse(JOB).model_copy(update={"name": "123456789e12"})
+    job.save(tmp_path / "job.yaml")
+    assert Job.load(tmp_path / "job.yaml").name == "123456789e12"
+
+
 def test_a_timeline_comes_back_as_it_was(tmp_path: Path) -> None:
     timeline = make_case().predicted
     timeline.save(tmp_path / "t.json")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -101,7 +102,7 @@ def _load(text: str) -> Any:
             return json.loads(text)
         except json.JSONDecodeError:
             pass  # flow-style YAML begins like JSON
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    return yaml.load(text, Loader=_Loader)  # noqa: S506
 
 
 def _innermost(errors: list[Any]) -> list[Any]:
@@ -120,6 +121,13 @@ def _describe(where: str, error: Any) -> str:
     return f"{where}: {field}: {message}" if field else f"{where}: {message}"
 
 
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Reads 1e-3 as a number, as YAML 1.2 does; to PyYAML it is text."""
+
+
 class _Dumper(yaml.SafeDumper):
     """Blocks for structure, one line for lists of plain items: short files that diff well."""
 
@@ -132,4 +140,7 @@ def _represent_list(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.SequenceNo
     return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
 
 
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d{1,3}$")
+for _one in (_Loader, _Dumper):  # the dumper too, so that it puts quotes around text that looks like this
+    _one.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 _Dumper.add_representer(list, _represent_list)
