@@ -140,3 +140,55 @@ def test_terms_over_the_batch_are_one_layer_only_where_they_wait_for_the_same(
 ) -> None:
     graph = graph_of(Contrast(pairs), "a", "b", "c")
     assert len([x for x in graph.layers if x.scope is Scope.BATCH]) == layers
+
+
+class Unrolled(nn.Module):
+    """Blocks under names of their own, one of them far heavier than all else."""
+
+    def __init__(self, heavy: nn.Module) -> None:
+        super().__init__()
+        self.a, self.b, self.heavy = Feed(32), Feed(32), heavy
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.heavy(self.b(self.a(x)))
+        return result
+
+
+class Feed(nn.Module):
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, inner), nn.Linear(inner, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.down(torch.relu(self.up(x)))
+        return result
+
+
+class Unequal(nn.Module):
+    def __init__(self, heavy: nn.Module) -> None:
+        super().__init__()
+        self.tower, self.light = Unrolled(heavy), Feed(32)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        loss: Tensor = (self.tower(x) - self.light(y)).pow(2).mean()
+        return loss
+
+
+def layers_of(model: nn.Module) -> list[str]:
+    batch = {"x": torch.randn(4, 16), "y": torch.randn(4, 16)}
+    return [layer.name for layer in capture(model, batch).graph.layers if layer.name.startswith("tower")]
+
+
+def test_blocks_under_names_of_their_own_are_layers_and_one_that_outweighs_the_rest_is_taken_apart() -> None:
+    assert layers_of(Unequal(Feed(32))) == ["tower.a", "tower.b", "tower.heavy"]
+    assert layers_of(Unequal(Feed(2000))) == ["tower.a", "tower.b", "tower.heavy.up", "tower.heavy.down"]
+
+
+def test_a_heavy_block_with_a_hook_stays_whole() -> None:
+    hooked = Feed(2000)
+    hooked.register_forward_hook(doubled)
+    assert layers_of(Unequal(hooked))[-1] == "tower.heavy"
+
+
+def doubled(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
+    return result * 2

@@ -169,9 +169,15 @@ def _holds_layers(module: nn.Module, element: bool) -> bool:
     A hierarchical encoder's stage is; a transformer block, with a list of linear layers, heads or experts, is not.
     """
     if not element:
-        return any(_is_list_of_layers(m) for m in module.modules())
+        return any(_is_list_of_layers(m) or _repeats_blocks(m) for m in module.modules())
     near = [module, *module.children()]
     return any(_is_list_of_layers(m) and all(_is_composite(x) for x in m.children()) for m in near)
+
+
+def _repeats_blocks(module: nn.Module) -> bool:
+    """Whether it has several blocks of one class, each under a name of its own."""
+    kinds = [type(m) for m in module.children() if _is_composite(m) and next(m.parameters(), None) is not None]
+    return len(kinds) > len(set(kinds))
 
 
 def _is_composite(module: nn.Module) -> bool:
@@ -195,6 +201,15 @@ class Tracing:
         self._runs: list[Callable[[Sequence[Tensor]], list[Tensor]]] = []
         self._calls: list[LayerCall] = []
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+
+    @property
+    def inlined(self) -> frozenset[str]:
+        """Paths of modules that are traced through, though they could be layers."""
+        return self._inlined
+
+    @inlined.setter
+    def inlined(self, paths: frozenset[str]) -> None:
+        self._inlined = paths
 
     def export(self, question: Question, batch: Mapping[str, Tensor]) -> Export:
         """Export ``question`` for a batch of fake tensors; raises CaptureError."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from plait.errors import CaptureError
 from plait.model.branches import value_names
 from plait.model.casting import cast_specs
+from plait.model.coarse import coarse_calls
 from plait.model.flatten import flatten
 from plait.model.graph import TensorSpec
 from plait.model.group import Cut, cut, parameter_items
@@ -67,10 +68,29 @@ def trace_model(
     tracing = Tracing(model)
     with fake_weights(model, tracing.mode, precision):
         batches = [fake_inputs(cast_specs(precision, specs), n, tracing.mode) for n in SAMPLES]
-        first, second = (flatten(tracing.export(question, batch), tuple(specs)) for batch in batches)
-        tape = unify(first, second, outputs, names)
-        measures = measure(tape, model, batches[0], tracing.mode, precision)
+
+        def traced() -> tuple[Tape, Measures]:
+            first, second = (flatten(tracing.export(question, batch), tuple(specs)) for batch in batches)
+            tape = unify(first, second, outputs, names)
+            return tape, measure(tape, model, batches[0], tracing.mode, precision)
+
+        tape, measures = _fine_enough(tracing, traced, model)
     return Traced(question, tape, measures, roles(tape, measures), model, specs, names, precision)
+
+
+def _fine_enough(
+    tracing: Tracing, traced: Callable[[], tuple[Tape, Measures]], model: nn.Module
+) -> tuple[Tape, Measures]:
+    """A trace in which no call that can be split is most of the model's work, if the model can be traced so."""
+    found = traced()
+    while coarse := coarse_calls(*found, model):
+        before, tracing.inlined = tracing.inlined, tracing.inlined | coarse
+        try:
+            found = traced()
+        except CaptureError:
+            tracing.inlined = before
+            break
+    return found
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
