@@ -22,7 +22,7 @@ from plait.job.job import Job
 from plait.job.metric import check_metrics, figures_of
 from plait.job.model import model_of
 from plait.job.rates import scheduler_of
-from plait.job.resolve import resolve
+from plait.job.resolve import resolve, theirs
 from plait.job.tasks import Turns, jobs_of, main_task, turns_of
 from plait.job.update import optimizer_of
 from plait.plan.plan import Plan
@@ -59,7 +59,7 @@ def engine_of(
 
 def loss_of(job: Job) -> Any:
     """The job's own loss; None where the model has one."""
-    return resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
+    return resolve(job.loss, job.modules_folder, job.where("loss")) if job.loss else None
 
 
 Positions = Mapping[str, Position]
@@ -220,6 +220,8 @@ class Training:
             figures["measured_step_time"] = typical.step_time
             figures["measured_bubble_ratio"] = typical.bubble_ratio
         self.engine.save_pretrained(self.folder.model)
+        if self.first:
+            self.folder.write_summary(figures)  # kept should the evaluation fail
         figures |= evaluate(self.job, self.engine, with_metric(self.job, self.data.data))
         if self.paced and self.recent:
             figures["unpaced_step_seconds"] = self._true_speed()
@@ -300,11 +302,15 @@ def evaluate(job: Job, engine: Engine, data: Mapping[str, Data]) -> dict[str, An
 
 def _evaluate_one(job: Job, engine: Engine, data: Data, task: str) -> dict[str, Any]:
     batches = list(data.held_out())
+    if not batches:
+        raise FileError(f"{job.where('data')}: there are no held-out batches; evaluation needs at least one")
     found = engine.evaluate(batches, job.metric_outputs, task)
     if engine.rank != 0:
         return {}
     outputs = {n: found[n] for n in job.metric_outputs}
-    return {"held_out_loss": found["loss"], "metrics": figures_of(job, outputs, joined(batches))}
+    with theirs(job.where("data"), "joining the held-out batches"):
+        inputs = joined(batches)
+    return {"held_out_loss": found["loss"], "metrics": figures_of(job, outputs, inputs)}
 
 
 def joined(batches: list[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ def test_a_scope_given_on_the_command_line_is_obeyed_and_told(folder: Path, caps
         (["towers_here:model"], "give --example module:function"),
         (["towers_here:nothing", "--example", "towers_here:batch"], "gives a int, no nn.Module"),
         (["towers_here:model", "--example", "towers_here:nothing"], "it must be tensors by name"),
-        (["towers_here:value"], "a function is needed"),
+        (["towers_here:value"], "a function or class is needed"),
         (["towers_here:pear"], "is 'pair' meant?"),
         (["absent_here:pair"], "MODEL: no module 'absent_here'"),
         (["towers_here:pair", "--scope", "loss"], "'loss' must be written NAME=SCOPE"),

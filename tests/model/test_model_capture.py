@@ -417,7 +417,7 @@ REFUSED: dict[str, tuple[nn.Module, dict[str, Any], str]] = {
     "a branch on values": (Deciding(), {"x": rows()}, r"Deciding \(test_model_capture\.py:\d+\): cannot be traced"),
     "a branch on the batch size": (BySize(), {"x": rows()}, "BySize: .*another loss than the model for 5 samples"),
     "state between layers": (Counting(), {"x": rows()}, "changes the buffer calls in place"),
-    "a loss for each sample": (Vector(), {"x": rows()}, r"the loss has shape \(2,\)"),
+    "a loss for each sample": (Vector(), {"x": rows()}, r"the loss has shape \(4,\)"),
     "no loss": (nn.Linear(WIDTH, WIDTH), {"input": rows()}, "holds no loss"),
     "no tensors": (Deciding(), {}, "no tensor with samples"),
     "no samples": (Deciding(), {"x": rows(0)}, "no samples"),

@@ -35,6 +35,8 @@ def test_micro_batches_are_consecutive_samples() -> None:
     ("change", "words"),
     [
         ({"x": None}, "input 'x' is missing"),
+        ({"x": [[0.0, 1.0]] * 4}, "input 'x' is of type list; it must be a tensor"),
+        ({"x": torch.zeros(4, 2).to_sparse()}, "x is torch.sparse.FloatTensor; it must be an ordinary tensor"),
         ({"x": torch.zeros(5, 2)}, "holds 5 samples, but the plan's micro-batches are 4"),
         ({"x": torch.zeros(4, 3)}, r"x has shape \(4, 3\), the plan is for \(4, 2\)"),
         ({"x": torch.zeros(4, 2, dtype=torch.float64)}, "x is torch.float64, the plan is for float32"),

@@ -74,7 +74,7 @@ def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | N
     from plait.job.resolve import resolve
     from plait.model.capture import capture
 
-    loss = resolve(job.loss, job.modules_folder, f"{job.path}: loss") if job.loss else None
+    loss = resolve(job.loss, job.modules_folder, job.where("loss")) if job.loss else None
     both = {**job.scopes, **(scopes or {})}
     return capture(model_of(job), example, outputs=job.outputs, loss=loss, scopes=both, precision=job.precision)
 

@@ -63,10 +63,7 @@ def _made(reference: str, where: str) -> Any:
 def _found(reference: str, where: str) -> Any:
     from plait.job.resolve import resolve
 
-    found = resolve(reference, Path.cwd(), where)
-    if not callable(found):
-        raise FileError(f"{where}: {reference} is a {type(found).__name__}; a function is needed")
-    return found
+    return resolve(reference, Path.cwd(), where)
 
 
 def _check(module: Any, batch: Any, model: str, example: str) -> None:

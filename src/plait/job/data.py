@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from plait.errors import FileError, PlaitError, RunError
 from plait.job.job import DataJob, Job
 from plait.job.resolve import call, resolve, with_given
+from plait.theirs import said
 
 if TYPE_CHECKING:
     from plait.job.feed import Fed, Feed, Position
@@ -46,7 +47,7 @@ class Data:
     def check_held_out(self) -> None:
         """Raise FileError where there is nothing to evaluate on."""
         if self.settings.held_out is None and not callable(getattr(self.own, "held_out", None)):
-            raise FileError(f"{self.job.path}: data.held_out: missing; evaluate needs data to evaluate on")
+            raise FileError(f"{self.job.where('data')}.held_out: missing; evaluate needs data to evaluate on")
 
 
 def data_of(job: Job) -> Data:
@@ -60,7 +61,7 @@ def data_of(job: Job) -> Data:
 
 
 def _made(job: Job, reference: str, field: str) -> Any:
-    where = f"{job.path}: data"
+    where = job.where("data")
     factory = resolve(reference, job.modules_folder, f"{where}.{field}")
     options = with_given(factory, _settings(job).options, {"seed": _seed(job), "batch": job.global_batch})
     return call(factory, options, f"{where}.options")
@@ -82,7 +83,7 @@ def _feed(job: Job, own: Any) -> "Feed":
 
     from plait.job.feed import ByStep, Indexed, Iterated
 
-    settings, where = _settings(job), f"{job.path}: data"
+    settings, where = _settings(job), job.where("data")
     size = job.global_batch
     if callable(getattr(own, "batch", None)):
         _refuse(job, "data with batch(step)", ("collate", "shuffle", "workers", "drop_last", "batched"))
@@ -114,7 +115,7 @@ def _refuse(job: Job, kind: str, fields: Iterable[str]) -> None:
     for field in fields:
         if field in _settings(job).model_fields_set:
             given = _settings(job).factory
-            raise FileError(f"{job.path}: data.{field}: it has no effect on {kind}, which {given} gives")
+            raise FileError(f"{job.where('data')}.{field}: it has no effect on {kind}, which {given} gives")
 
 
 def _collate(job: Job) -> Any:
@@ -123,7 +124,7 @@ def _collate(job: Job) -> Any:
     collate = _settings(job).collate
     if collate is None:
         return default_collate
-    return resolve(collate, job.modules_folder, f"{job.path}: data.collate")
+    return resolve(collate, job.modules_folder, job.where("data.collate"))
 
 
 def _check(reference: str, batch: Any) -> None:
@@ -144,8 +145,8 @@ def _told(reference: str, source: Iterator[T]) -> Iterator[T]:
             return
         except PlaitError:
             raise
-        except Exception as error:  # whatever the user's code raises
-            raise RunError(f"data: {reference} raised {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            raise RunError(f"data: {reference} raised {said(error)}") from error
         yield item
 
 

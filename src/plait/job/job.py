@@ -193,6 +193,7 @@ class Job(FileValue, kind="plait-job/1"):
     timeout: Annotated[float, Field(gt=0)] = Field(60.0, description="seconds that any wait for a rank may take")
 
     _path: Path = PrivateAttr(default=Path("job.yaml"))
+    _of_task: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> "Job":
@@ -218,6 +219,24 @@ class Job(FileValue, kind="plait-job/1"):
     def path(self) -> Path:
         """The job's file."""
         return self._path
+
+    def where(self, field: str) -> str:
+        """File and field, as messages begin; a field that is a task's own with the task."""
+        return f"{self._path}: {self._of_task.get(field.partition('.')[0], '')}{field}"
+
+    def of_task(self, name: str) -> "Job":
+        """A task as a job of its own: with that task's data, loss and evaluation."""
+        task = self.tasks[name]
+        changes = {
+            "tasks": {},
+            "data": task.data,
+            "loss": task.loss or self.loss,
+            "outputs": task.outputs,
+            "evaluate": task.evaluate,
+        }
+        found = self.model_copy(update=changes)
+        found._of_task = dict.fromkeys(task.model_fields_set, f"tasks.{name}.")  # noqa: SLF001
+        return found
 
     @property
     def modules_folder(self) -> Path:

@@ -4,12 +4,15 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from plait.errors import FileError, PlaitError
+from plait.theirs import is_theirs, said
 
 
 def resolve(reference: str, folder: Path, where: str) -> Any:
@@ -21,16 +24,32 @@ def resolve(reference: str, folder: Path, where: str) -> Any:
         if not hasattr(found, part):
             raise FileError(f"{where}: {module_name} ({_place(module)}) has no {name!r}{_hint(module, name)}")
         found = getattr(found, part)
+    if not callable(found):
+        raise FileError(f"{where}: {reference} is of type {type(found).__name__}; a function or class is needed")
     return found
 
 
-def call(function: Callable[..., Any], options: Mapping[str, Any], where: str, *first: Any) -> Any:
-    """``function(*first, **options)``; raises FileError where it has no such options."""
-    check_options(function, options, where, first=len(first))
+@contextmanager
+def theirs(where: str, name: str) -> Iterator[None]:
+    """The user's own code runs here: what it raises becomes a FileError that says in which line of theirs."""
     try:
-        return function(*first, **options)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{where}: {_name(function)} refuses its options: {error}") from error
+        yield
+    except PlaitError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise FileError(f"{where}: {name} raised {said(error)}") from error
+
+
+def call(function: Callable[..., Any], options: Mapping[str, Any], where: str, *first: Any) -> Any:
+    """``function(*first, **options)``; raises FileError where it has no such options, or with what it raises."""
+    check_options(function, options, where, first=len(first))
+    with theirs(where, _name(function)):
+        try:
+            return function(*first, **options)
+        except (TypeError, ValueError) as error:
+            if is_theirs(traceback.extract_tb(error.__traceback__)[-1].filename):
+                raise
+            raise FileError(f"{where}: {_name(function)} refuses its options: {error}") from error
 
 
 def with_given(function: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,8 +89,8 @@ def _module(name: str, folder: Path, where: str) -> ModuleType:
         raise FileError(f"{where}: no module {name!r}: neither {beside} nor an installed package") from None
     except PlaitError:
         raise
-    except Exception as error:  # whatever the user's own file raises as it is read
-        raise FileError(f"{where}: {name} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's own file raises as it is read
+        raise FileError(f"{where}: {name} cannot be imported: {said(error)}") from error
 
 
 def _from_file(name: str, file: Path) -> ModuleType:

@@ -11,19 +11,7 @@ def jobs_of(job: Job) -> dict[str, Job]:
     """Each task as a job with that task's data, loss and evaluation; the job itself under "" where it has no tasks."""
     if not job.tasks:
         return {"": job}
-    return {name: _job_of(job, name) for name in job.tasks}
-
-
-def _job_of(job: Job, name: str) -> Job:
-    task = job.tasks[name]
-    changes = {
-        "tasks": {},
-        "data": task.data,
-        "loss": task.loss or job.loss,
-        "outputs": task.outputs,
-        "evaluate": task.evaluate,
-    }
-    return job.model_copy(update=changes)
+    return {name: job.of_task(name) for name in job.tasks}
 
 
 def main_task(job: Job) -> str:

@@ -22,6 +22,7 @@ from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
 from plait.model.group import Cut
 from plait.model.losses import Count, guarded, labels
 from plait.model.precision import Precision, precision_of
+from plait.model.rehearse import check_numbers, rehearse
 from plait.model.restore import unchanged
 from plait.model.standins import try_without_weights, with_values, without_weights
 from plait.model.tape import Kind, Tape
@@ -92,6 +93,7 @@ def capture(
     if not isinstance(model, nn.Module):
         raise CaptureError(f"model: it is a {type(model).__name__}, no nn.Module")
     example = _example(example_batch)
+    check_numbers(model, example)
     if branches is not None:
         captured = _capture_by_hand(model, example, branches, outputs, loss, dict(scopes or {}), chosen)
     else:
@@ -109,9 +111,14 @@ def _capture_traced(
     scopes: Mapping[str, str],
     precision: Precision,
 ) -> Captured:
-    traced = trace_model(model, _specs(example), tuple(outputs), loss, wants_loss=True)
-    with unchanged(model), without_dropout(model):
-        captured = _tried(traced, example, scopes)
+    try:
+        traced = trace_model(model, _specs(example), tuple(outputs), loss, wants_loss=True)
+        with unchanged(model), without_dropout(model):
+            captured = _tried(traced, example, scopes)
+    except (Exception, SystemExit):
+        if without_weights(model) is None:
+            rehearse(model, example, outputs, loss)  # a failure of the model's own is told before what came of it
+        raise
     return captured if precision is Precision.FP32 else _in_precision(captured, loss, precision)
 
 
@@ -240,6 +247,9 @@ def _example(batch: Mapping[str, Any]) -> dict[str, Tensor]:
             f"example_batch: {wrong[0]!r} is a {type(found[wrong[0]]).__name__}; a batch holds tensors only "
             "(switches such as return_loss and use_cache are set by capture; bind others in a wrapping module)"
         )
+    odd = next((n for n, t in found.items() if t.layout is not torch.strided or t.is_nested), None)
+    if odd is not None:
+        raise CaptureError(f"example_batch: {odd!r} is {found[odd].type()}; it must be an ordinary tensor with numbers")
     sizes = {name: tensor.shape[0] for name, tensor in found.items() if tensor.dim()}
     if not sizes:
         raise CaptureError("example_batch: there is no tensor with samples along its first dimension")

@@ -24,27 +24,41 @@ _SKIPS = re.compile(r"layer_?drop|drop_?path|skip_prob|stochastic_depth", re.IGN
 
 def explain(error: Exception, model: nn.Module) -> CaptureError:
     """``error``, which export raised, as a CaptureError."""
-    paths = {id(m): path for path, m in model.named_modules()}
-    place: tuple[nn.Module, FrameType, int] | None = None
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
-        if (
-            isinstance(first, nn.Module)
-            and id(first) in paths
-            and not Path(frame.f_code.co_filename).is_relative_to(_TORCH_TRACER)
-            and frame.f_code.co_filename != nn.modules.module.__file__
-        ):
-            place = (first, frame, traceback.tb_lineno)
-        traceback = traceback.tb_next
+    place = _place(error, model)
     if place is None:
         return CaptureError(f"{type(model).__name__}: cannot be traced: {_reason(error)}. {_advice(error)}")
-    module, frame, line = place
-    where = f"{paths[id(module)] or type(model).__name__} ({Path(frame.f_code.co_filename).name}:{line})"
+    module, frame, line, where = place
     if (chance := _chance(frame.f_code, line)) is not None:
         return CaptureError(_random(where, [*_named(module, chance), *_settings(module)][:1]))
     return CaptureError(f"{where}: cannot be traced: {_reason(error)}. {_advice(error)}")
+
+
+def module_at(error: BaseException, model: nn.Module) -> str | None:
+    """The innermost module whose code raised ``error``, with file and line; None where it was none's."""
+    place = _place(error, model)
+    return None if place is None else place[3]
+
+
+def _place(error: BaseException, model: nn.Module) -> tuple[nn.Module, FrameType, int, str] | None:
+    """The innermost module, its frame and line, and these in words."""
+    paths = {id(m): path for path, m in model.named_modules()}
+    place: tuple[nn.Module, FrameType, int, str] | None = None
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        frame, line = traceback.tb_frame, traceback.tb_lineno
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        file = Path(frame.f_code.co_filename)
+        if isinstance(first, nn.Module) and id(first) in paths and not _is_between(file):
+            name = paths[id(first)] or type(model).__name__
+            place = (first, frame, line, f"{name} ({file.name}:{line})")
+        traceback = traceback.tb_next
+    return place
+
+
+def _is_between(file: Path) -> bool:
+    """Whether frames of this file have a module at hand without being its code."""
+    own = (Path(nn.modules.module.__file__), Path(__file__).with_name("rehearse.py"))
+    return file in own or file.is_relative_to(_TORCH_TRACER)
 
 
 _VALUES = (
@@ -56,7 +70,6 @@ _MEMORY = (
     "hand (plait.Branches), whose parts are called as they are"
 )
 _ADVICES = (
-    (r"required (positional|keyword-only) argument", "Give the missing input in the batch, or a default in forward"),
     (r"numpy|data pointer", _MEMORY),
     (r"leaf Variable", "A parameter must not be changed in place: use a buffer, or compute a new tensor"),
     (r"data-dependent|zuf\d|\bu\d", _VALUES),

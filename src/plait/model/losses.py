@@ -97,7 +97,7 @@ def _parts(node: Node, factor: float) -> list[Term] | None:
         return None
     if node.target in _MUL:
         return [Term(first.node, factor * second)]
-    return [Term(first.node, factor / second)] if node.target in _DIV else None
+    return [Term(first.node, factor / second)] if node.target in _DIV and second else None
 
 
 def counts(tape: Tape, roles: Roles, term: int) -> list[Count]:

@@ -43,9 +43,12 @@ def samples_of(batch: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> int
     found: dict[str, int] = {}
     for name, spec in specs.items():
         tensor = batch.get(name)
+        if tensor is None:
+            raise RunError(f"batch: the input {name!r} is missing; it has {', '.join(sorted(batch)) or 'nothing'}")
         if not isinstance(tensor, Tensor):
-            given = ", ".join(sorted(batch)) or "nothing"
-            raise RunError(f"batch: the input {name!r} is missing or no tensor; it has {given}")
+            raise RunError(f"batch: the input {name!r} is of type {type(tensor).__name__}; it must be a tensor")
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+            raise RunError(f"batch: {name} is {tensor.type()}; it must be an ordinary tensor with numbers")
         if spec.batch_dim is not None and tensor.dim() > spec.batch_dim:
             found[name] = tensor.shape[spec.batch_dim]
     if len(set(found.values())) > 1:

@@ -216,8 +216,7 @@ class Engine:
         """The task that a batch is for, the work in the form of its inputs, and the batch filled up."""
         if task is not None and task not in self._works:
             raise RunError(f"task: there is no {task!r}; the plans are for {', '.join(self._works)}")
-        alone = next(iter(self._works)) if len(self._works) == 1 else None
-        name = task or alone or task_of(self._plans, set(batch))
+        name = next(iter(self._works)) if len(self._works) == 1 else task or task_of(self._plans, set(batch))
         work = self._works[name]
         samples_of(batch, work.inputs)  # an input that is missing is told first
         if self._lengths is not None:
