@@ -61,7 +61,7 @@ def test_a_metric_that_fails_is_named(tmp_path: Path, name: str, words: str) -> 
         figures_of(of_metric(tmp_path, name), {"x": X}, {})
 
 
-@pytest.mark.parametrize(("name", "words"), [("onne", "is 'one' meant"), ("constant", "mine:constant is no function")])
+@pytest.mark.parametrize(("name", "words"), [("onne", "is 'one' meant"), ("constant", "mine:constant is of type int")])
 def test_a_metric_that_is_not_there_is_refused(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(FileError, match=words):
         check_metrics(of_metric(tmp_path, name))

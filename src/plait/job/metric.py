@@ -5,20 +5,18 @@ from typing import Any
 
 from torch import Tensor
 
-from plait.errors import FileError, RunError
+from plait.errors import RunError
 from plait.job.job import Job
 from plait.job.resolve import resolve
 from plait.job.tasks import jobs_of
+from plait.theirs import said
 
 
 def metric_of(job: Job) -> Callable[..., Any] | None:
     """The job's metric; None where it has none. Raises FileError naming the field."""
     if job.evaluate is None:
         return None
-    where = f"{job.path}: evaluate.metric"
-    found: Callable[..., Any] = resolve(job.evaluate.metric, job.modules_folder, where)
-    if not callable(found):
-        raise FileError(f"{where}: {job.evaluate.metric} is no function")
+    found: Callable[..., Any] = resolve(job.evaluate.metric, job.modules_folder, job.where("evaluate.metric"))
     return found
 
 
@@ -36,8 +34,8 @@ def figures_of(job: Job, outputs: Mapping[str, Tensor], inputs: Mapping[str, Ten
     name = job.evaluate.metric
     try:
         return _named(name.rpartition(":")[2], metric(outputs, inputs))
-    except Exception as error:  # whatever the user's code raises
-        raise RunError(f"evaluate.metric: {name} raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise RunError(f"evaluate.metric: {name} raised {said(error)}") from error
 
 
 def _named(name: str, value: Any) -> dict[str, float]:
