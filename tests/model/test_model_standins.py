@@ -12,6 +12,7 @@ from plait.model import zoo
 from plait.model.capture import capture
 from plait.model.deferred import deferred
 from plait.model.graph import BranchGraph, Scope
+from support.real_bytes import RealBytes
 
 UNTRIED = "the weights are absent"
 
@@ -150,3 +151,13 @@ def test_weights_in_the_glue_are_stood_in_for(width: int) -> None:
     with torch.device("meta"):
         model = Weighing(width)
     assert bare(capture(model, batch).graph) == bare(capture(Weighing(width), batch).graph)
+
+
+def test_no_weights_are_made_of_a_model_of_more_than_ten_gigabytes() -> None:
+    with torch.device("meta"):
+        model, _ = zoo.three_towers(layers=(2, 2, 2), width=8192)
+    assert sum(p.nbytes for p in model.parameters()) > 10 * 2**30
+    with RealBytes() as counted:
+        graph = capture(model, zoo.three_towers()[1]).graph
+    assert 2**20 < counted.peak < 100 * 2**20  # activations alone
+    assert sum(p.nbytes for p in graph.parameters().values()) > 10 * 2**30

@@ -1,5 +1,6 @@
 """A tape's nodes cut into layers: around every module call the glue that belongs to it."""
 
+import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -107,9 +108,11 @@ def cut(
 ) -> Cut:
     """The layers of ``tape`` in topological order; ``mixing`` nodes stand in groups of their own, of batch scope."""
     made = Cut(tape, roles, measures, weights, wanted, mixing)
+    full: list[set[int]] = []
+    place: dict[int, int] = {}
     for number in tape.ancestors(list(wanted)):
         if roles.owned[number] or number in wanted:
-            _assign(made, tape.nodes[number])
+            _assign(made, tape.nodes[number], place, full)
     _sink(made)
     _sort(made)
     _merge_heads(made)
@@ -119,17 +122,21 @@ def cut(
     return made
 
 
-def _assign(made: Cut, node: Node) -> None:
-    before = made.before()
-    owners = [made.owner[a] for a in node.arguments if a in made.owner]
-    makers = sorted({made.index(g) for g in owners})
+def _assign(made: Cut, node: Node, place: dict[int, int], full: list[set[int]]) -> None:
+    """Put ``node`` into the last of the groups that it reads, or into a new one.
+
+    ``place`` has each group's position by its id; ``full`` per group all groups before it, itself included.
+    """
+    makers = sorted({place[id(made.owner[a])] for a in node.arguments if a in made.owner})
     batch = node.number in made.mixing
-    latest = _latest(makers, closure(before))
+    latest = _latest(makers, full)
     seed = node.kind is Kind.CALL or latest is None
     if not seed and latest is not None and (made.groups[latest].batch == batch or _is_item(made, node)):
         group = made.groups[latest]
     else:
         group = Group([], batch)
+        place[id(group)] = len(made.groups)
+        full.append({len(made.groups)}.union(*(full[m] for m in makers)))
         made.groups.append(group)
     group.nodes.append(node.number)
     made.owner[node.number] = group
@@ -150,15 +157,17 @@ def closure(before: Sequence[set[int]]) -> list[set[int]]:
 
 def topological(before: Sequence[set[int]]) -> list[int]:
     """Groups in an order that follows ``before``, the lowest number first."""
-    left = [set(b) for b in before]
+    left = [len(b) for b in before]
+    after = inverse(before)
+    ready = [index for index, count in enumerate(left) if not count]
     done: list[int] = []
-    waiting = set(range(len(before)))
-    while waiting:
-        index = min(i for i in waiting if not left[i])
-        waiting.remove(index)
+    while ready:
+        index = heapq.heappop(ready)
         done.append(index)
-        for other in waiting:
-            left[other].discard(index)
+        for other in after[index]:
+            left[other] -= 1
+            if not left[other]:
+                heapq.heappush(ready, other)
     return done
 
 

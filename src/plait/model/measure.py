@@ -47,7 +47,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0.0
         self.random = False
-        self._storages = set(data)
+        self._data = data
+        self._storages: set[int] = set()
         self._alive: list[Any] = []
         """What ran, so that no storage's address is used again meanwhile."""
 
@@ -70,7 +71,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def data_of(self, value: Any) -> set[int]:
         """Storages of the tensors in ``value`` that depend on the data."""
-        return {_storage(t) for t in _tensors(value)} & self._storages
+        found = {_storage(t) for t in _tensors(value)}
+        return {storage for storage in found if storage in self._data or storage in self._storages}
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> float:
