@@ -1,7 +1,7 @@
 """Capture of a large model without memory for its weights: three towers of 300 blocks in all, on the meta device.
 
-For each width of the model: its weights' bytes, the seconds that capture takes, and the most bytes of real tensors
-that are alive at once meanwhile (counted in a second capture, since counting takes time).
+For each number of blocks: the weights' bytes, the seconds that capture takes, and the most bytes of real memory that
+its tensors take at one time (counted in a second capture, since counting takes time).
 """
 
 import sys
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plait.model import zoo
 from plait.model.capture import capture
 from plait.units import show_bytes
-from support.real_bytes import RealBytes
+from support.memory import taken
 
 TOWERS, WIDTH = 3, 4096
 BLOCKS, QUICK = (60, 300), (60,)
@@ -33,7 +33,7 @@ MEMORY = 100 * 2**20
 
 @dataclass(frozen=True)
 class Row:
-    """One model: its blocks, the layers found, bytes of its weights, seconds, bytes of real tensors."""
+    """One model: its blocks, the layers found, bytes of its weights, seconds, bytes of memory."""
 
     blocks: int
     layers: int
@@ -62,10 +62,9 @@ def measure(blocks: int) -> Row:
     start = time.perf_counter()
     graph = capture(model, batch).graph
     seconds = time.perf_counter() - start
-    with RealBytes() as counted:
-        capture(model, batch)
+    _, real, _ = taken(lambda: capture(model, batch))
     weights = sum(p.nbytes for p in graph.parameters().values())
-    return Row(blocks, len(graph.layers), weights, seconds, counted.peak)
+    return Row(blocks, len(graph.layers), weights, seconds, real)
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
@@ -73,7 +72,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     last = rows[-1]
     name = f"capture of {last.blocks} layers, three branches, on meta: "
     seconds = Target(f"{name}seconds", LIMIT, last.seconds, last.seconds < LIMIT)
-    return [seconds, Target(f"{name}bytes of real tensors", MEMORY, last.real, last.real < MEMORY)]
+    return [seconds, Target(f"{name}bytes of memory for tensors", MEMORY, last.real, last.real < MEMORY)]
 
 
 def main() -> None:
@@ -81,7 +80,7 @@ def main() -> None:
     given = options(__doc__ or "").parse_args()
     capture(*zoo.two_towers())  # the first capture also imports half of torch
     rows = [measure(blocks) for blocks in (QUICK if given.quick else BLOCKS)]
-    table = Table("Blocks", "Layers", "Weights", "Capture", "Real tensors")
+    table = Table("Blocks", "Layers", "Weights", "Capture", "Memory")
     for row in rows:
         table.add_row(*row.cells)
     Console(width=100).print(table)
