@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from plait.cli.app import run
+from plait.cli.demo import examples
 from plait.model.graph import BranchGraph
 
+DIGITS = examples() / "digits"
 MODELS = """
 from plait.model import zoo
 
@@ -32,6 +34,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
+
+
+def test_a_jobs_model_that_no_memory_holds_is_captured_without_weights(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (DIGITS / "job.yaml").read_text() + f"modules: {DIGITS}\n"
+    large = text.replace("hidden_size: 64\n", "hidden_size: 65536\n").replace("_size: 128\n", "_size: 262144\n")
+    Path("job.yaml").write_text(large.replace("num_hidden_layers: 4", "num_hidden_layers: 8"))
+    assert run(["capture", "job.yaml", "-o", "graph.yaml"]) == 0
+    graph = BranchGraph.load("graph.yaml")
+    assert sum(p.nbytes for p in graph.parameters().values()) > 2**40
+    assert {loss.scope for loss in graph.losses} == {"batch"}
+    assert "note: the weights are absent" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("arguments", [["towers_here:pair"], ["towers_here:model", "--example", "towers_here:batch"]])

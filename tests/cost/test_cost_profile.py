@@ -175,3 +175,10 @@ def test_what_cannot_be_measured_is_refused(captured: Captured, arguments: dict[
     given = {"captured": captured, "example_batch": BATCH, "micro_batch_sizes": [2]} | arguments
     with pytest.raises(CostError, match=message):
         profile(**given)  # type: ignore[arg-type]
+
+
+def test_a_model_without_weights_cannot_be_measured() -> None:
+    with torch.device("meta"):
+        model = _Towers()
+    with pytest.raises(CostError, match=r"is on the meta device; a profile runs layers"):
+        profile(capture(model, BATCH), BATCH, [2])

@@ -60,10 +60,10 @@ def _of_cuda(found: Sequence[tuple[str, float]]) -> tuple[dict[str, DeviceType],
 
 def _of_cores() -> tuple[dict[str, DeviceType], tuple[DeviceCount, ...]]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {CORE: DeviceType(like=LOCAL, memory=_memory() / cores)}, (DeviceCount(type=CORE, count=cores),)
+    return {CORE: DeviceType(like=LOCAL, memory=machine_memory() / cores)}, (DeviceCount(type=CORE, count=cores),)
 
 
-def _memory() -> float:
+def machine_memory() -> float:
     """Bytes of the machine's memory, or of the control group's share where that is less."""
     installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     try:

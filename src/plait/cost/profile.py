@@ -60,9 +60,10 @@ def profile(  # noqa: PLR0913
         progress: told after each round.
 
     Raises:
-        CostError: a size or count is not positive, or the device is not here.
+        CostError: a size or count is not positive, the device is not here, or the model has no weights.
     """
     sizes = _checked_sizes(micro_batch_sizes, global_batch, repeats, warmup)
+    _check_weights(captured)
     where = _device(device)
     timer = cuda_timer if where.type == "cuda" else cpu_timer
     with _undisturbed(captured, where, threads):
@@ -96,6 +97,15 @@ def _checked_sizes(given: Sequence[int], global_batch: int | None, repeats: int,
     if repeats < 1 or warmup < 0:
         raise CostError(f"repeats: {repeats} must be at least 1; warmup: {warmup} at least 0")
     return sizes
+
+
+def _check_weights(captured: "Captured") -> None:
+    absent = next((name for name, p in captured.model.named_parameters() if p.is_meta), None)
+    if absent is not None:
+        raise CostError(
+            f"{absent} is on the meta device; a profile runs layers, for which weights are needed (plan with a profile "
+            "made elsewhere, or for a cluster of devices of the catalog)"
+        )
 
 
 def _device(name: str) -> torch.device:

@@ -28,6 +28,15 @@ def model_of(job: Job, *, late: bool = False) -> "nn.Module":
     return model
 
 
+def light_model_of(job: Job) -> "nn.Module":
+    """The job's model, without memory for its weights if they take more than half of the machine's."""
+    from plait.cluster.probe import machine_memory
+
+    model = model_of(job, late=True)
+    fits = sum(parameter.nbytes for parameter in model.parameters()) <= machine_memory() / 2
+    return model_of(job) if fits and any(p.is_meta for p in model.parameters()) else model
+
+
 def _without_memory(make: Any) -> "nn.Module | None":
     """The model, deferred; None where it can only be built as usual, or not at all, as an ordinary build tells."""
     from plait.model.deferred import deferred
