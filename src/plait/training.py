@@ -20,7 +20,7 @@ from plait.job.feed import Fed, Position
 from plait.job.folder import RunFolder
 from plait.job.job import Job
 from plait.job.metric import check_metrics, figures_of
-from plait.job.model import model_of
+from plait.job.model import branches_of, model_of
 from plait.job.rates import scheduler_of
 from plait.job.resolve import resolve, theirs
 from plait.job.tasks import Turns, jobs_of, main_task, turns_of
@@ -42,8 +42,9 @@ def engine_of(
 ) -> Engine:
     """The engine of this rank."""
     folder = weights or (str(job.beside(job.weights)) if job.weights is not None else None)
+    model = model_of(job, late=True)
     return Engine(
-        model_of(job, late=True),
+        model,
         plans,
         optimizer=optimizer_of(job) if training else None,
         scheduler=scheduler_of(job) if training else None,
@@ -54,6 +55,7 @@ def engine_of(
         timeout=job.timeout,
         precision=job.precision,
         weights=folder,
+        branches={name: branches_of(one, model) for name, one in jobs_of(job).items()},
     )
 
 

@@ -81,7 +81,7 @@ def test_a_scope_given_on_the_command_line_is_obeyed_and_told(folder: Path, caps
         (["absent_here:pair"], "MODEL: no module 'absent_here'"),
         (["towers_here:pair", "--scope", "loss"], "'loss' must be written NAME=SCOPE"),
         (["towers_here:pair", "--scope", "lost=batch"], "'lost'; the loss terms are loss"),
-        (["job.yaml", "--example", "towers_here:batch"], "a job has its own data and loss"),
+        (["job.yaml", "--example", "towers_here:batch"], "a job has its own data, loss and branches"),
         (["job.yaml"], "job.yaml: cannot read"),
     ],
 )

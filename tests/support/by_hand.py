@@ -122,3 +122,23 @@ def branches(_: nn.Module | None = None) -> Branches:
         losses=["contrast", LossTerm("tell", coefficient=0.5, count="labels")],
         outputs={"image_embeds": "image"},
     )
+
+
+def pair_model() -> Pair:
+    """For a job."""
+    return pair()[0]
+
+
+class Pairs:
+    """A job's data: the same batch at every step."""
+
+    def batch(self, _: int) -> dict[str, Tensor]:
+        return pair()[1]
+
+    def held_out(self) -> list[dict[str, Tensor]]:
+        return [pair()[1]]
+
+
+def width(outputs: dict[str, Tensor], _: dict[str, Tensor]) -> float:
+    """A metric that tells whether the output arrived."""
+    return float(outputs["image_embeds"].shape[-1])

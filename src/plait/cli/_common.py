@@ -71,15 +71,25 @@ def example_of(job: Job) -> dict[str, Any]:
 def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | None = None) -> "Captured":
     """The job's model, captured in its precision; ``scopes`` are given beside the job's own, and win.
 
-    A model that this machine can't well hold is captured without weights, if its code lets it be built so.
+    A model that this machine can't well hold is captured without weights, if its code lets it be built so; one that is
+    described by hand has to run.
     """
-    from plait.job.model import light_model_of
+    from plait.job.model import branches_of, light_model_of, model_of
     from plait.job.resolve import resolve
     from plait.model.capture import capture
 
     loss = resolve(job.loss, job.modules_folder, job.where("loss")) if job.loss else None
     both = {**job.scopes, **(scopes or {})}
-    return capture(light_model_of(job), example, outputs=job.outputs, loss=loss, scopes=both, precision=job.precision)
+    model = light_model_of(job) if job.model.branches is None else model_of(job)
+    return capture(
+        model,
+        example,
+        outputs=job.outputs,
+        loss=loss,
+        scopes=both,
+        precision=job.precision,
+        branches=branches_of(job, model),
+    )
 
 
 def cluster_of(job: Job) -> "Cluster":

@@ -18,16 +18,24 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def captured_of(
-    model: str, example: str | None, loss: str | None, scopes: Mapping[str, str], precision: str | None = None
+    model: str,
+    example: str | None,
+    loss: str | None,
+    scopes: Mapping[str, str],
+    precision: str | None = None,
+    branches: str | None = None,
 ) -> dict[str, "Captured"]:
     """``model`` captured: the path of a job, or ``module:function``; raises FileError where it is neither.
 
     A job's tasks are captured each, under their names; anything else under "".
     """
     if _REFERENCE.fullmatch(model) and not Path(model).exists():
-        return {"": _capture_function(model, example, loss, scopes, precision or "fp32")}
-    if example is not None or loss is not None:
-        raise FileError(f"{model}: a job has its own data and loss; --example and --loss go with module:function")
+        return {"": _capture_function(model, example, loss, scopes, precision or "fp32", branches)}
+    if example is not None or loss is not None or branches is not None:
+        raise FileError(
+            f"{model}: a job has its own data, loss and branches; --example, --loss and --branches go with "
+            "module:function"
+        )
     job = Job.load(model)
     if precision is not None:
         job = job.model_copy(update={"precision": precision_of(precision)})
@@ -35,7 +43,12 @@ def captured_of(
 
 
 def _capture_function(
-    model: str, example: str | None, loss: str | None, scopes: Mapping[str, str], precision: str
+    model: str,
+    example: str | None,
+    loss: str | None,
+    scopes: Mapping[str, str],
+    precision: str,
+    branches: str | None,
 ) -> "Captured":
     from plait.model.capture import capture
 
@@ -51,13 +64,14 @@ def _capture_function(
         )
     _check(module, batch, model, example or model)
     asked = None if loss is None else _found(loss, "--loss")
-    return capture(module, batch, loss=asked, scopes=scopes, precision=precision)
+    described = None if branches is None else _made(branches, "--branches", module)
+    return capture(module, batch, loss=asked, scopes=scopes, precision=precision, branches=described)
 
 
-def _made(reference: str, where: str) -> Any:
+def _made(reference: str, where: str, *given: Any) -> Any:
     from plait.job.resolve import call
 
-    return call(_found(reference, where), {}, where)
+    return call(_found(reference, where), {}, where, *given)
 
 
 def _found(reference: str, where: str) -> Any:

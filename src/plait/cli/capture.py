@@ -31,6 +31,9 @@ def command(
         str | None, typer.Option("--example", help="module:function that gives an example batch (tensors by name).")
     ] = None,
     loss: Annotated[str | None, typer.Option("--loss", help="module:function, called as loss(result, batch).")] = None,
+    branches: Annotated[
+        str | None, typer.Option("--branches", help="module:function; branches(model) describes the model by hand.")
+    ] = None,
     scope: ScopeOption = None,
     precision: Annotated[
         str | None, typer.Option("--precision", help="fp32, bf16 or bf16-params; the job's, or fp32, without.")
@@ -49,7 +52,7 @@ def command(
     if draw is not None:
         check_suffix(draw)
     one_thread()
-    for task, captured in captured_of(model, example, loss, scopes_of(scope), precision).items():
+    for task, captured in captured_of(model, example, loss, scopes_of(scope), precision, branches).items():
         if task:
             say(f"task {task}")
         show(captured.graph)

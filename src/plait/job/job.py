@@ -40,6 +40,9 @@ class ModelJob(Value):
         examples=["transformers:CLIPModel"],
     )
     config: Options = Field(default_factory=dict, description="keyword arguments of the class's config")
+    branches: Reference | None = Field(
+        None, description="branches(model) returns a plait.Branches: the model described by hand, not traced"
+    )
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
@@ -150,6 +153,7 @@ class TaskJob(Value):
     data: DataJob
     turns: Count = Field(1, description="steps of this task in a round of all tasks")
     loss: Reference | None = Field(None, description="this task's loss(result, batch); the job's without")
+    branches: Reference | None = Field(None, description="this task's description by hand; the model's without")
     outputs: tuple[str, ...] = Field((), description="fields of the model's result that evaluation reads")
     evaluate: EvaluateJob | None = None
 
@@ -224,6 +228,11 @@ class Job(FileValue, kind="plait-job/1"):
         """File and field, as messages begin; a field that is a task's own with the task."""
         return f"{self._path}: {self._of_task.get(field.partition('.')[0], '')}{field}"
 
+    @property
+    def branches_field(self) -> str:
+        """The field that gives the description by hand, with its file."""
+        return self.where("branches" if "branches" in self._of_task else "model.branches")
+
     def of_task(self, name: str) -> "Job":
         """A task as a job of its own: with that task's data, loss and evaluation."""
         task = self.tasks[name]
@@ -231,6 +240,7 @@ class Job(FileValue, kind="plait-job/1"):
             "tasks": {},
             "data": task.data,
             "loss": task.loss or self.loss,
+            "model": self.model.model_copy(update={"branches": task.branches or self.model.branches}),
             "outputs": task.outputs,
             "evaluate": task.evaluate,
         }

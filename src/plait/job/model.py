@@ -9,6 +9,8 @@ from plait.job.resolve import call, resolve
 if TYPE_CHECKING:
     from torch import nn
 
+    from plait.model.by_hand import Branches
+
 
 def model_of(job: Job, *, late: bool = False) -> "nn.Module":
     """The job's model; ``late``: without memory for its weights, which the engine makes, where its code allows that.
@@ -35,6 +37,19 @@ def light_model_of(job: Job) -> "nn.Module":
     model = model_of(job, late=True)
     fits = sum(parameter.nbytes for parameter in model.parameters()) <= machine_memory() / 2
     return model_of(job) if fits and any(p.is_meta for p in model.parameters()) else model
+
+
+def branches_of(job: Job, model: "nn.Module") -> "Branches | None":
+    """The job's description of its model; None where it is traced. Raises FileError naming the field."""
+    from plait.model.by_hand import Branches
+
+    reference, where = job.model.branches, job.branches_field
+    if reference is None:
+        return None
+    found = call(resolve(reference, job.modules_folder, where), {}, where, model)
+    if not isinstance(found, Branches):
+        raise FileError(f"{where}: {reference} gives a {type(found).__name__}, no plait.Branches")
+    return found
 
 
 def _without_memory(make: Any) -> "nn.Module | None":
