@@ -24,6 +24,9 @@ def batch():
 def nothing():
     return 3
 
+def three(model):
+    return 3
+
 value = 3
 """
 
@@ -68,6 +71,13 @@ def test_a_scope_given_on_the_command_line_is_obeyed_and_told(folder: Path, caps
     assert "note: loss: scope batch, as given" in capsys.readouterr().out
 
 
+def test_a_model_described_by_hand_is_captured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    described = ["--branches", "support.by_hand:branches"]
+    assert run(["capture", "support.by_hand:pair", *described, "-o", str(folder / "graph.yaml")]) == 0
+    assert list(BranchGraph.load("graph.yaml").branches) == ["vision", "text", "joint"]
+    assert "Branches of Pair" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -77,6 +87,7 @@ def test_a_scope_given_on_the_command_line_is_obeyed_and_told(folder: Path, caps
         (["towers_here:nothing", "--example", "towers_here:batch"], "gives a int, no nn.Module"),
         (["towers_here:model", "--example", "towers_here:nothing"], "it must be tensors by name"),
         (["towers_here:value"], "a function or class is needed"),
+        (["towers_here:pair", "--branches", "towers_here:three"], "branches: it is a int; give plait.Branches"),
         (["towers_here:pear"], "is 'pair' meant?"),
         (["absent_here:pair"], "MODEL: no module 'absent_here'"),
         (["towers_here:pair", "--scope", "loss"], "'loss' must be written NAME=SCOPE"),

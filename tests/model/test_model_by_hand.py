@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +52,14 @@ def test_the_model_is_left_as_it_was() -> None:
     capture(model, batch, branches=branches())
     assert model.training
     assert {name: id(p) for name, p in model.named_parameters()} == before
+
+
+def test_the_example_of_the_documentation_works() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "by-hand.md").read_text()
+    names: dict[str, Any] = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102
+    assert list(names["captured"].graph.branches) == ["image", "text", "joint"]
+    assert names["captured"].graph.losses[0].scope is Scope.BATCH
 
 
 def test_a_precision_changes_the_values_dtypes() -> None:

@@ -124,6 +124,11 @@ def branches(_: nn.Module | None = None) -> Branches:
     )
 
 
+def as_is(model: nn.Module) -> nn.Module:
+    """No description."""
+    return model
+
+
 def pair_model() -> Pair:
     """For a job."""
     return pair()[0]
