@@ -81,7 +81,7 @@ def test_what_no_numbers_can_go_through_is_told() -> None:
 def test_a_batch_norm_in_a_module_mixes_samples_and_another_norm_does_not() -> None:
     with torch.device("meta"):
         norms = nn.BatchNorm1d(4), nn.LayerNorm(4)
-    assert [[x.name for x in on_meta(n).layers if x.scope is Scope.BATCH] for n in norms] == [["first"], []]
+    assert [[x.name for x in on_meta(n).layers if x.scope is Scope.BATCH] for n in norms] == [["first.1"], []]
 
 
 def test_an_example_batch_on_the_meta_device_will_do() -> None:
@@ -96,23 +96,23 @@ def test_an_example_batch_on_the_meta_device_will_do() -> None:
 class Judge(nn.Module):
     """A module with weights that gives one number for all samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, loss: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.inner = nn.Linear(4, 1)
+        self.inner = nn.Linear(4, width)
+        self.loss = loss
 
     def forward(self, x: Tensor) -> Tensor:
-        """A mean over samples."""
-        found: Tensor = self.inner(x)
-        return found.square().mean()
+        """The number."""
+        return self.loss(self.inner(x).square())
 
 
 class Judged(nn.Module):
     """Its loss comes out of a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, loss: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.body = nn.Linear(4, 4)
-        self.judge = Judge()
+        self.judge = Judge(width, loss)
 
     def forward(self, x: Tensor) -> Tensor:
         """The loss."""
@@ -120,9 +120,21 @@ class Judged(nn.Module):
         return loss
 
 
-def test_a_loss_out_of_a_module_is_over_the_whole_batch_unless_its_scope_is_given() -> None:
+@pytest.mark.parametrize(("loss", "scope"), [(torch.mean, Scope.MICROBATCH), (torch.std, Scope.BATCH)])
+def test_a_loss_out_of_a_small_module_is_tried_with_random_weights(
+    loss: Callable[[Tensor], Tensor], scope: Scope
+) -> None:
     with torch.device("meta"):
-        model = Judged()
+        model = Judged(8, loss)
+    graph = capture(model, {"x": BATCH["x"]}).graph
+    assert [t.scope for t in graph.losses] == [scope]
+    assert len([note for note in graph.notes if "tried" in note]) == 1
+    assert all(p.is_meta for p in model.parameters())
+
+
+def test_a_loss_out_of_a_large_module_is_over_the_whole_batch_unless_its_scope_is_given() -> None:
+    with torch.device("meta"):
+        model = Judged(2**20, torch.mean)
     graph = capture(model, {"x": BATCH["x"]}).graph
     assert [t.scope for t in graph.losses] == [Scope.BATCH]
     assert any(note.startswith("judge: gives a value over all samples") for note in graph.notes)

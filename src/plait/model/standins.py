@@ -4,6 +4,7 @@ The glue between the modules is computed, so that what mixes samples there and t
 by trying as with weights. What a module does inside is judged from the kinds of its parts.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from plait.model.steps import Step, find_module, is_item
 from plait.model.tape import Context, Form, Kind, Node, Tape
 from plait.model.trial import PARTS, Trial, try_values
 
+TRIED = 2**20
+"""Entries altogether of a module that is run with random weights, since it gives a value over all samples."""
 LARGEST = 2**16
 """Entries of the largest parameter or buffer for which random values are made."""
 
@@ -71,13 +74,26 @@ class StandIns:
     def __init__(self, tape: Tape, roles: Roles, model: nn.Module, *, positive: bool = False) -> None:
         self._tape, self._roles, self._model, self._positive = tape, roles, model, positive
         self._generator = torch.Generator().manual_seed(0)
-        self._steps = {n.number: Step(n, model) for n in tape.nodes if n.kind not in (Kind.INPUT, Kind.CALL)}
+        self._steps = {n.number: Step(n, model) for n in tape.nodes if n.kind is not Kind.INPUT}
+        self._filled = self._to_fill()
         self._absent: set[int] = set()
         """Weights without values, and what is made of such alone."""
         self._made: set[int] = set()
         """Nodes of which random numbers are the value."""
         for node in tape.nodes:
             self._classify(node)
+
+    def _to_fill(self) -> dict[int, dict[int, Tensor]]:
+        """Calls of small modules that reduce over samples → random values for the modules' tensors, by their ids."""
+        nodes = self._tape.nodes
+        reduced = {a for n in nodes if is_item(n) and self._roles.is_reduction(n.number) for a in n.arguments}
+        found: dict[int, dict[int, Tensor]] = {}
+        for node in (nodes[n] for n in sorted(reduced) if nodes[n].kind is Kind.CALL):
+            module = find_module(self._model, node.target)
+            tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_meta]
+            if sum(t.numel() for t in tensors) <= TRIED:
+                found[node.number] = {id(t): self._like(t.shape, t.dtype) for t in tensors}
+        return found
 
     def _classify(self, node: Node) -> None:
         number = node.number
@@ -86,7 +102,8 @@ class StandIns:
         if node.is_source:
             made, absent = self._stored(node).is_meta, self._is_large(node.form)
         else:
-            made = node.kind is Kind.CALL or any(a in self._absent for a in node.arguments)
+            untried = node.kind is Kind.CALL and number not in self._filled
+            made = untried or any(a in self._absent for a in node.arguments)
             of_weights = not self._roles.owned[number] and not is_item(node)
             absent = node.form is None or (of_weights and self._is_large(node.form))
         if made:
@@ -145,7 +162,10 @@ class StandIns:
 
     def _computed(self, node: Node, values: dict[int, Any], context: Context) -> Any:
         try:
-            return self._steps[node.number].run(values, context)
+            if node.kind is not Kind.CALL:
+                return self._steps[node.number].run(values, context)
+            with _filled(find_module(self._model, node.target), self._filled[node.number]):
+                return self._steps[node.number].run(values, context)
         except (RuntimeError, IndexError) as error:
             if context.samples != sum(PARTS):
                 raise
@@ -156,4 +176,21 @@ class StandIns:
 
     def _random(self, form: Form, context: Context) -> Tensor:
         shape = tuple(int(line.at(context)) for line in form.dims)
-        return random_like(shape, getattr(torch, form.dtype), self._generator, positive=self._positive)
+        return self._like(shape, getattr(torch, form.dtype))
+
+    def _like(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return random_like(shape, dtype, self._generator, positive=self._positive)
+
+
+@contextlib.contextmanager
+def _filled(module: nn.Module, values: Mapping[int, Tensor]) -> Iterator[None]:
+    """``module`` with ``values`` in the place of tensors that have none, by their ids; restored afterwards."""
+    stores: list[dict[str, Any]] = [s for m in module.modules() for s in (m._parameters, m._buffers)]
+    saved = [(store, dict(store)) for store in stores]
+    try:
+        for store in stores:
+            store.update({name: values[id(t)] for name, t in store.items() if id(t) in values})
+        yield
+    finally:
+        for store, content in saved:
+            store.update(content)
