@@ -179,6 +179,10 @@ END = Part("end", run=_mean)
         (_text(TOKENS, END, losses=LossTerm("end", count="masks")), "end: count: the batch has no input 'masks'"),
         (_text(TOKENS, END, losses=LossTerm("end", scope="global")), "'global' is not a scope"),
         (_text(TOKENS, END, losses=LossTerm("end", scope="weighted")), "the scope weighted needs a count"),
+        (_text(TOKENS, Part("end", _mean, reads=3)), "text: end: reads: 3; give a name or a list of names"),  # type: ignore[arg-type]
+        (_text(TOKENS, Part("end", _mean, uses=[3])), r"text: end: uses: \[3\]; give a name"),  # type: ignore[list-item]
+        (_text(TOKENS, END, losses=3), "losses: 3 is no name of a value"),  # type: ignore[arg-type]
+        (Branches([TOKENS, END], losses="end"), "give a dict, {branch: "),  # type: ignore[arg-type]
         (Branches({"text": "text.tokens"}, losses="end"), "text: 'text.tokens'; give a list of its parts"),
         ({"text": [TOKENS, END]}, r"branches: it is a dict; give plait\.Branches"),
     ],
@@ -186,6 +190,16 @@ END = Part("end", run=_mean)
 def test_what_is_wrong_is_said_of_its_branch_and_part(given: Branches, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         capture(*pair(), branches=given)
+
+
+def test_a_part_that_raises_for_other_samples_is_refused() -> None:
+    def picky(_: nn.Module, x: Tensor) -> Tensor:
+        if len(x) > 3:
+            raise KeyError("too many")
+        return x.mean()
+
+    with pytest.raises(CaptureError, match="a part raises KeyError for 5 samples"):
+        capture(*pair(), branches=_text(TOKENS, Part("end", picky)))
 
 
 def test_a_parameter_that_a_part_reaches_otherwise_must_be_among_its_uses() -> None:

@@ -100,7 +100,7 @@ class Plain:
 
 def loss_terms(given: Branches) -> tuple[LossTerm, ...]:
     """The terms of the loss; raises CaptureError."""
-    losses = (given.losses,) if isinstance(given.losses, (str, LossTerm)) else tuple(given.losses)
+    losses = tuple(given.losses) if isinstance(given.losses, (list, tuple)) else (given.losses,)
     found = tuple(LossTerm(t) if isinstance(t, str) else t for t in losses)
     for term in found:
         if not isinstance(term, LossTerm):
@@ -127,12 +127,18 @@ def with_outputs(given: Branches, outputs: Sequence[str]) -> Branches:
 
 def output_values(given: Branches) -> dict[str, str]:
     """Output → value."""
-    named = given.outputs if isinstance(given.outputs, Mapping) else {name: name for name in _names(given.outputs)}
+    named = (
+        given.outputs
+        if isinstance(given.outputs, Mapping)
+        else {name: name for name in _names(given.outputs, "branches: outputs")}
+    )
     return dict(named)
 
 
 def plain_parts(given: Branches, inputs: Sequence[str]) -> list[Plain]:
     """All parts in an order in which they can run; raises CaptureError naming the branch and the part."""
+    if not isinstance(given.branches, Mapping):
+        raise CaptureError(f"branches: {given.branches!r}; give a dict, {{branch: [parts]}}")
     parts = [part for branch, listed in given.branches.items() for part in _branch(branch, listed)]
     _check_names(parts, inputs)
     ordered = _ordered(parts)
@@ -159,9 +165,11 @@ def _plain(branch: str, part: Part, before: Plain | None) -> Plain:
         raise CaptureError(f"branches: {branch}: {part.name}: run is a {type(run).__name__}; give a path or a function")
     writes = part.name if part.writes is None else part.writes
     results = (
-        tuple(writes.items()) if isinstance(writes, Mapping) else tuple((n, i) for i, n in enumerate(_names(writes)))
+        tuple(writes.items())
+        if isinstance(writes, Mapping)
+        else tuple((n, i) for i, n in enumerate(_names(writes, f"branches: {branch}: {part.name}: writes")))
     )
-    uses = (run,) if isinstance(run, str) else _names(part.uses)
+    uses = (run,) if isinstance(run, str) else _names(part.uses, f"branches: {branch}: {part.name}: uses")
     made = Plain(part.name, branch, run, (), results, tuple(uses))
     if part.reads is None:
         if before is None or len(before.results) != 1:
@@ -170,11 +178,14 @@ def _plain(branch: str, part: Part, before: Plain | None) -> Plain:
         return replace(made, arguments=((None, before.writes[0]),))
     if isinstance(part.reads, Mapping):
         return replace(made, arguments=tuple(part.reads.items()))
-    return replace(made, arguments=tuple((None, n) for n in _names(part.reads)))
+    return replace(made, arguments=tuple((None, n) for n in _names(part.reads, f"{made.title}: reads")))
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(given: object, where: str) -> tuple[str, ...]:
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else (None,)
+    if not all(isinstance(name, str) for name in found):
+        raise CaptureError(f"{where}: {given!r}; give a name or a list of names")
+    return tuple(str(name) for name in found)
 
 
 def _check_names(parts: Sequence[Plain], inputs: Sequence[str]) -> None:

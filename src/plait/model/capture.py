@@ -29,7 +29,7 @@ from plait.model.tape import Kind, Tape
 from plait.model.trace import Asking, Question
 from plait.model.traced import LossFunction, Traced, question_of, trace_model
 from plait.model.traced_by_hand import TracedByHand, decide_by_hand, recall_by_hand, recalled, trace_by_hand
-from plait.model.trial import PARTS, run_trial, trial_batch, without_dropout
+from plait.model.trial import PARTS, Trial, run_trial, trial_batch, without_dropout
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _capture_by_hand(
     with unchanged(model), without_dropout(model):
         traced = trace_by_hand(model, given, specs, branches, outputs)
         batch = trial_batch(traced.labels, given)
-        trial = run_trial(traced.tape, traced.roles, model, batch, traced.scope_values)
+        trial = _try_parts(traced, model, batch)
         decision = decide_by_hand(traced, trial, scopes)
         captured = _assemble(traced, decision)
         unlike = _compare(captured, model, specs, loss, batch)
@@ -160,6 +160,17 @@ def _capture_by_hand(
     graph = captured.graph
     notes = (*graph.notes, *unlike, *_unlisted(model, graph, captured.canonical))
     return replace(captured, graph=graph.model_copy(update={"notes": notes}))
+
+
+def _try_parts(traced: TracedByHand, model: nn.Module, batch: Mapping[str, Tensor]) -> Trial:
+    try:
+        return run_trial(traced.tape, traced.roles, model, batch, traced.scope_values)
+    except CaptureError:
+        raise
+    except Exception as error:  # the parts' code may raise anything for other samples
+        raise CaptureError(
+            f"branches: a part raises {type(error).__name__} for {sum(PARTS)} samples or a part of them: {error}"
+        ) from error
 
 
 def _compare(
