@@ -215,3 +215,61 @@ def test_smaller_micro_batches_are_proposed_where_they_would_fit(
     with pytest.raises(PlanError, match=r"with micro_batch: [1248] it fits as it is"):
         plan(graph, cluster, unit_costs(held=1e5), global_batch=16, micro_batch=16)
     check(plan(graph, cluster, unit_costs(held=1e5), global_batch=16))
+
+
+def _with_layers(graph: BranchGraph, layers: tuple[Layer, ...]) -> BranchGraph:
+    return BranchGraph(**{**{name: getattr(graph, name) for name in BranchGraph.model_fields}, "layers": layers})
+
+
+def _shared(graph: BranchGraph, one: str, other: str, rows: int) -> BranchGraph:
+    """The graph with a weight of ``rows`` rows that two of its layers share."""
+    weight = Parameter(name="shared", shape=(rows, 16), dtype="float32")
+    layers = tuple(
+        x.model_copy(update={"parameters": (*x.parameters, weight)}) if x.name in (one, other) else x
+        for x in graph.layers
+    )
+    return _with_layers(graph, layers)
+
+
+def _heavy(graph: BranchGraph, rows: int) -> BranchGraph:
+    """The graph with large weights of its layers' own, whose gradients data parallelism would have to sum."""
+    layers = tuple(
+        x.model_copy(update={"parameters": (Parameter(name=f"{x.name}.own", shape=(rows, 16), dtype="float32"),)})
+        if x.parameters
+        else x
+        for x in graph.layers
+    )
+    return _with_layers(graph, layers)
+
+
+def _rank(found: Plan, layer: str) -> int:
+    (rank,) = (r.rank for stage in found.stages if layer in stage.layers for r in stage.replicas)
+    return rank
+
+
+def _plan(graph: BranchGraph, cluster: Any, costs: Any) -> Plan:
+    return plan(graph, cluster, costs, global_batch=32, micro_batch=1, schedule="branch_aware")
+
+
+def test_a_heads_and_an_embeddings_large_weight_are_put_together(
+    two_towers: Make, make_cluster: Make, unit_costs: Make
+) -> None:
+    graph, cluster = _heavy(two_towers({"text": 8}), rows=20_000), make_cluster([1.0, 1.0], sites=2, mbit=100.0)
+    apart = _plan(graph, cluster, unit_costs(seconds=1e-2))
+    assert _rank(apart, "text.0") != _rank(apart, "text.7")
+    found = _plan(_shared(graph, "text.0", "text.7", rows=20_000), cluster, unit_costs(seconds=1e-2))
+    assert len(found.devices) == 2
+    assert _rank(found, "text.0") == _rank(found, "text.7")
+    assert not found.reductions
+    assert found.predicted
+    assert apart.predicted
+    assert found.predicted.step_time < apart.predicted.step_time + 0.09  # the sum alone would take 0.1 s
+
+
+def test_gradients_of_a_shared_weight_are_summed_where_that_costs_less(
+    two_towers: Make, make_cluster: Make, unit_costs: Make
+) -> None:
+    graph, cluster = two_towers({"image": 6, "text": 6}), make_cluster([1.0, 1.0], sites=2, mbit=100.0)
+    found = _plan(_shared(graph, "image.2", "text.2", rows=4), cluster, unit_costs(seconds=1e-2))
+    assert _rank(found, "image.2") != _rank(found, "text.2")
+    assert [r.parameters for r in found.reductions] == [("shared",)]

@@ -14,6 +14,7 @@ from plait.plan.choices import MicroBatches, StageChoice
 from plait.plan.pricing import size_of, values_read
 from plait.plan.stages import Cuts, Floats, balance
 from plait.plan.strands import Setting, Work, strand
+from plait.plan.ties import sum_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _held(branch: str, layers: tuple[Layer, ...], slot: int, replica: int = 0) -
 
 
 def _place_light(work: Work, setting: Setting, branch: str, held: list[_Held], load: Floats, memory: Floats) -> None:
-    """Put a light branch whole on the slot (of batch scope: on the device) of least transfer and load.
+    """Put a light branch whole on the slot (of batch scope: on the device) of least transfer, load and sums.
 
     Slots without the memory for it are left out where others have it.
     """
@@ -103,7 +104,8 @@ def _place_light(work: Work, setting: Setting, branch: str, held: list[_Held], l
         for replica, device in enumerate(devices if batch else devices[:1]):
             own = work.seconds(branch, device, share).sum()
             moved = _moved_seconds(work, setting, layers, held, slot, replica)
-            best = min(best, (bool(need > memory[slot]), float(load[slot] + own + moved), slot, replica))
+            summed = _tied_seconds(work, setting, [*held, _held(branch, tuple(layers), slot, replica)])
+            best = min(best, (bool(need > memory[slot]), float(load[slot] + own + moved + summed), slot, replica))
     _, _, slot, replica = best
     held.extend(_held(branch, run, slot, replica) for run in _runs(layers, work.forced))
     load[slot] += work.seconds(branch, setting.shape.slots[slot][replica], share).sum()
@@ -173,7 +175,7 @@ def _guess(work: Work, setting: Setting, held: Sequence[_Held], load: Floats) ->
     mine = {b: [p for p in held if p.branch == b] for b in work.graph.branches}
     fill = max(_way(work, setting, pieces, work.graph.branches[b]) for b, pieces in mine.items())
     busiest = load + load[::-1] if setting.shape.chimera else load  # its devices stand in two slots each
-    return float(busiest.max()) + fill + _reduce_seconds(work, setting, held)
+    return float(busiest.max()) + fill + _reduce_seconds(work, setting, held) + _tied_seconds(work, setting, held)
 
 
 def _way(work: Work, setting: Setting, pieces: Sequence[_Held], layers: Sequence[Layer]) -> float:
@@ -193,6 +195,13 @@ def _way(work: Work, setting: Setting, pieces: Sequence[_Held], layers: Sequence
             link = work.cluster.link(one, two)
             total += sum(message_seconds(link, s[at].bytes(setting.sizes[0])) for s in (cuts.values, cuts.gradients))
     return total
+
+
+def _tied_seconds(work: Work, setting: Setting, held: Sequence[_Held]) -> float:
+    """Seconds of the sums of gradients of weights that layers on different devices share."""
+    if not work.tied:
+        return 0.0
+    return sum_seconds(work.cluster, work.tied, [(p.layers, _devices(setting, p)) for p in held])
 
 
 def _reduce_seconds(work: Work, setting: Setting, held: Sequence[_Held]) -> float:

@@ -14,6 +14,7 @@ from plait.model.graph import BranchGraph, Layer, Scope
 from plait.plan.orders import Shape
 from plait.plan.pricing import Size, size_of
 from plait.plan.stages import Floats, Strand
+from plait.plan.ties import tied
 
 LIGHT = 0.05
 """A branch with less than this share of the work is held whole by one slot."""
@@ -35,6 +36,11 @@ class Work:
     def forced(self) -> frozenset[str]:
         """Layers that must begin a stage."""
         return forced_cuts(self.graph)
+
+    @cached_property
+    def tied(self) -> dict[str, tuple[str, ...]]:
+        """Each trained parameter that several layers share → these layers."""
+        return tied(self.graph)
 
     def branch(self, name: str) -> "Cuttable":
         """What its layers and cuts weigh."""
