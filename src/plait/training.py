@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TextIO
 
@@ -28,6 +29,7 @@ from plait.job.update import optimizer_of
 from plait.plan.plan import Plan
 from plait.progress import Progress
 from plait.runtime import checkpoint
+from plait.runtime.batch import Portion
 from plait.runtime.engine import Engine
 from plait.simulate.timeline import Timeline
 
@@ -72,7 +74,7 @@ class Turn(NamedTuple):
     """A step's task and its global batch, and where the data stand after it."""
 
     task: str
-    batch: Mapping[str, Any]
+    batch: Mapping[str, Any] | Portion
     after: Positions
 
 
@@ -83,14 +85,15 @@ class InTurn:
     turns: Turns
     data: Mapping[str, Data]
 
-    def batches(self, step: int, positions: Positions) -> Iterator[Turn]:
-        """The batches from a step on, counted from 0; ``positions`` is where the tasks' data stood before it."""
+    def batches(self, step: int, positions: Positions, engine: Engine) -> Iterator[Turn]:
+        """What ``engine`` reads of the batches from a step on; ``positions`` is where the data stood before it."""
         positions = dict(positions)
         sources: dict[str, Iterator[Fed]] = {}
         while True:
             task, number = self.turns.at(step)
             if task not in sources:
-                sources[task] = self.data[task].batches(number, positions.get(task))
+                read = partial(engine.positions, task=task)
+                sources[task] = self.data[task].batches(number, positions.get(task), read)
             batch, positions[task] = next(sources[task])
             yield Turn(task, batch, dict(positions))
             step += 1
@@ -152,7 +155,7 @@ class Training:
         with (
             self._log() as log,
             Progress(self.job, self.plans[main_task(self.job)], shown=self.first) as progress,
-            Ahead(self.data.batches(begun, self.positions), self.job.steps - begun) as batches,
+            Ahead(self.data.batches(begun, self.positions, self.engine), self.job.steps - begun) as batches,
         ):
             while self.engine.step_number < self.job.steps:
                 row = self._step(batches)

@@ -105,7 +105,7 @@ def test_the_last_short_batch_of_an_epoch_counts_as_any_other(folder: Path) -> N
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for _ in range(job.steps):
-        batch = next(batches).batch
+        batch = next(batches).whole
         optimizer.zero_grad()
         left, right = model(**batch)
         loss = (left - right).square().mean()

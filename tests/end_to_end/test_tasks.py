@@ -93,7 +93,7 @@ def alone(job: Job) -> dict[str, torch.Tensor]:
     sources = {name: one.batches(0) for name, one in data.items()}
     for task, _ in map(turns.at, steps):
         optimizer.zero_grad()
-        loss = model(**next(sources[task]).batch)["loss"] * (2 if task == "match" else 1)
+        loss = model(**next(sources[task]).whole)["loss"] * (2 if task == "match" else 1)
         loss.backward()
         optimizer.step()
     return {n: p.detach() for n, p in model.named_parameters()}

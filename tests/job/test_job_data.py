@@ -73,7 +73,7 @@ def data(folder: Path, factory: str, **fields: Any) -> Data:
 
 
 def samples(given: Data, count: int, name: str = "x") -> list[list[int]]:
-    return [fed.batch[name].tolist() for fed in islice(given.batches(0), count)]
+    return [fed.whole[name].tolist() for fed in islice(given.batches(0), count)]
 
 
 def test_a_dataset_gives_each_sample_once_an_epoch_in_another_order(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_resumed_run_has_the_samples_that_would_have_come(tmp_path: Path, kind
     *_, last = islice(data(tmp_path, kind).batches(0), taken)
     stored = json.loads(json.dumps(last.after))
     rest = islice(data(tmp_path, kind).batches(taken, stored), 7 - taken)
-    assert [fed.batch["x"].tolist() for fed in rest] == whole[taken:]
+    assert [fed.whole["x"].tolist() for fed in rest] == whole[taken:]
 
 
 def test_random_numbers_in_worker_processes_are_the_same_on_every_rank(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plait.errors import RunError
 from plait.model.graph import TensorSpec
-from plait.runtime.batch import Batch, divided
+from plait.runtime.batch import Batch, Portion, divided, portion_of
 from plait.schedule.action import ALL
 
 SPECS = {
@@ -24,11 +24,24 @@ def whole(samples: int = 4) -> dict[str, Any]:
 
 
 def test_micro_batches_are_consecutive_samples() -> None:
-    batch = Batch(whole(), SPECS, [1, 3], CPU)
+    batch = Batch(portion_of(whole(), SPECS), SPECS, [1, 3], CPU)
     assert torch.equal(torch.cat([batch(0)["x"], batch(1)["x"]]), whole()["x"])
     assert batch(1)["x"].shape == (3, 2)
     assert batch(1)["scale"] == 3.0
     assert torch.equal(batch(ALL)["x"], whole()["x"])
+
+
+def test_of_micro_batches_that_are_not_read_there_are_no_inputs() -> None:
+    read = {"x": whole()["x"][[0, 3]], "scale": torch.tensor(3.0)}
+    batch = Batch(Portion(4, [0, 3], read), SPECS, [1, 2, 1], CPU)
+    assert [batch(m).get("x", torch.empty(0)).tolist() for m in range(3)] == [[[0.0, 1.0]], [], [[6.0, 7.0]]]
+    assert batch(ALL) == {}
+    assert Batch(Portion(4, [], {}), SPECS, [4], CPU)(0) == {}
+
+
+def test_a_portion_holds_as_many_samples_as_it_says() -> None:
+    with pytest.raises(RunError, match="holds 4 samples, but 1 were to be read"):
+        portion_of(Portion(4, [2], whole()), SPECS)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +57,7 @@ def test_micro_batches_are_consecutive_samples() -> None:
 )
 def test_another_form_is_refused_with_what_would_be_right(change: dict[str, Any], words: str) -> None:
     with pytest.raises(RunError, match=words):
-        Batch(whole() | change, SPECS, [1, 3], CPU)
+        Batch(portion_of(whole() | change, SPECS), SPECS, [1, 3], CPU)
 
 
 @given(st.integers(1, 40), st.lists(st.integers(1, 9), min_size=1, max_size=9))

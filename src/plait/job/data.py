@@ -10,7 +10,7 @@ from plait.job.resolve import call, resolve, with_given
 from plait.theirs import said
 
 if TYPE_CHECKING:
-    from plait.job.feed import Fed, Feed, Position
+    from plait.job.feed import Fed, Feed, Position, Positions
 
 T = TypeVar("T")
 
@@ -25,16 +25,20 @@ class Data:
     own: Any
     """What the factory gave."""
 
-    def batches(self, step: int, position: "Position" = None) -> "Iterator[Fed]":
-        """Global batches from a step on; raises RunError where the user's data raise anything."""
-        source = _told(self.settings.factory, self.feed.batches(step, position))
-        for fed in source:
+    def batches(self, step: int, position: "Position" = None, read: "Positions | None" = None) -> "Iterator[Fed]":
+        """Global batches from a step on, or of a dataset the samples that ``read`` tells.
+
+        Raises RunError where the user's data raise anything.
+        """
+        if self.settings.whole or (self.settings.whole is None and self.settings.collate is not None):
+            read = None
+        for fed in _told(self.settings.factory, self.feed.batches(step, position, read)):
             _check(self.settings.factory, fed.batch)
             yield fed
 
     def first(self) -> dict[str, Any]:
         """The first global batch."""
-        return dict(next(self.batches(0)).batch)
+        return dict(next(self.batches(0)).whole)
 
     def held_out(self) -> Iterator[Mapping[str, Any]]:
         """Batches to evaluate on, of any size. They may hold more than the model takes (labels) for the metric."""
@@ -86,7 +90,7 @@ def _feed(job: Job, own: Any) -> "Feed":
     settings, where = _settings(job), job.where("data")
     size = job.global_batch
     if callable(getattr(own, "batch", None)):
-        _refuse(job, "data with batch(step)", ("collate", "shuffle", "workers", "drop_last", "batched"))
+        _refuse(job, "data with batch(step)", ("collate", "shuffle", "workers", "drop_last", "batched", "whole"))
         return ByStep(own.batch)
     if hasattr(own, "__getitem__") and hasattr(own, "__len__") and not isinstance(own, IterableDataset):
         _refuse(job, "a map-style dataset", ("batched",))
@@ -101,7 +105,7 @@ def _feed(job: Job, own: Any) -> "Feed":
         )
     if hasattr(own, "__iter__"):
         batched = isinstance(own, DataLoader) if settings.batched is None else settings.batched
-        _refuse(job, "an iterable", ("shuffle", "workers", *(("collate", "drop_last") if batched else ())))
+        _refuse(job, "an iterable", ("shuffle", "workers", "whole", *(("collate", "drop_last") if batched else ())))
         collate = None if batched else _collate(job)
         return Iterated(own, size, seed=_seed(job), collate=collate, drop_last=settings.drop_last)
     raise FileError(
@@ -129,6 +133,9 @@ def _collate(job: Job) -> Any:
 
 def _check(reference: str, batch: Any) -> None:
     """Raise RunError unless it is a mapping; the engine checks what is in it."""
+    from plait.runtime.batch import Portion
+
+    batch = batch.inputs if isinstance(batch, Portion) else batch
     if not isinstance(batch, Mapping):
         raise RunError(
             f"data: {reference} gives a {type(batch).__name__} as a batch; a batch maps the model's inputs to "

@@ -2,31 +2,44 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from plait.errors import RunError
+from plait.runtime.batch import Portion
 
 Position = dict[str, Any] | None
 """Where a feed stands, as JSON; None where the number of the step tells it."""
 Collate = Callable[[list[Any]], Mapping[str, Any]]
 
 
-class Fed(NamedTuple):
-    """A global batch, and where the feed stands after it."""
+Positions = Callable[[int], Sequence[int]]
+"""Samples of a global batch → which of them are read here."""
 
-    batch: Mapping[str, Any]
+
+class Fed(NamedTuple):
+    """A global batch or what is read of it here, and where the feed stands after it."""
+
+    batch: Mapping[str, Any] | Portion
     after: Position
+
+    @property
+    def whole(self) -> Mapping[str, Any]:
+        """The batch, where it was asked for whole."""
+        return self.batch.inputs if isinstance(self.batch, Portion) else self.batch
 
 
 class Feed(Protocol):
     """Gives the batches from a step on. Every rank has its own, and all must give the same."""
 
-    def batches(self, step: int, position: Position) -> Iterator[Fed]:
-        """The batches of step ``step`` and later, ``position`` being where the feed stood before it."""
+    def batches(self, step: int, position: Position, read: Positions | None = None) -> Iterator[Fed]:
+        """The batches of step ``step`` and later, ``position`` being where the feed stood before it.
+
+        Where no more than ``read`` tells is needed, a feed that can gives portions.
+        """
         ...
 
 
@@ -36,7 +49,7 @@ class ByStep:
     def __init__(self, batch: Callable[[int], Mapping[str, Any]]) -> None:
         self._batch = batch
 
-    def batches(self, step: int, position: Position) -> Iterator[Fed]:  # noqa: ARG002
+    def batches(self, step: int, position: Position, read: Positions | None = None) -> Iterator[Fed]:  # noqa: ARG002
         """See ``Feed``."""
         while True:
             yield Fed(self._batch(step), None)
@@ -67,21 +80,36 @@ class Indexed:
         order: list[int] = torch.randperm(self._count, generator=chance).tolist()
         return order
 
-    def batches(self, step: int, position: Position) -> Iterator[Fed]:  # noqa: ARG002
+    def batches(self, step: int, position: Position, read: Positions | None = None) -> Iterator[Fed]:  # noqa: ARG002
         """See ``Feed``."""
+        collate = self._collate if read is None else _Portions(self._collate)
         loader = DataLoader(
             _Seeded(self._dataset, self._seed),
-            batch_sampler=self._sampler(step),
+            batch_sampler=self._sampler(step, read),
             num_workers=self._workers,
-            collate_fn=self._collate,
+            collate_fn=collate,
         )
         for batch in loader:
             yield Fed(batch, None)
 
-    def _sampler(self, step: int) -> Iterator[list[tuple[int, int]]]:
+    def _sampler(self, step: int, read: Positions | None) -> Iterator[list[Any]]:
         while True:
-            yield [(step // self._per_epoch, index) for index in self.indices(step)]
+            epoch, indices = step // self._per_epoch, self.indices(step)
+            positions = range(len(indices)) if read is None else read(len(indices))
+            samples = [(epoch, indices[p]) for p in positions]
+            yield samples if read is None else [(len(indices), tuple(positions)), *samples]
             step += 1
+
+
+class _Portions:
+    """Puts samples together to a portion. The first item is no sample: it tells of which batch they are."""
+
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+
+    def __call__(self, items: list[Any]) -> Portion:
+        (samples, positions), *found = items
+        return Portion(samples, positions, self._collate(found) if found else {})
 
 
 class _Seeded(Dataset[Any]):
@@ -90,8 +118,10 @@ class _Seeded(Dataset[Any]):
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset, self._seed = dataset, seed
 
-    def __getitem__(self, key: tuple[int, int]) -> Any:
+    def __getitem__(self, key: tuple[int, Any]) -> Any:
         epoch, index = key
+        if isinstance(index, tuple):
+            return key
         if torch.utils.data.get_worker_info() is not None:
             _seed(hash((self._seed, epoch, index)) & 0x7FFFFFFF)
         return self._dataset[index]
@@ -121,7 +151,7 @@ class Iterated:
         self._collate, self._drop_last = collate, drop_last
         self._stateful = all(callable(getattr(iterable, n, None)) for n in ("state_dict", "load_state_dict"))
 
-    def batches(self, step: int, position: Position) -> Iterator[Fed]:  # noqa: ARG002
+    def batches(self, step: int, position: Position, read: Positions | None = None) -> Iterator[Fed]:  # noqa: ARG002
         """See ``Feed``."""
         start = position or {"epoch": 0, "taken": 0}
         epoch, passed = int(start["epoch"]), int(start["taken"])

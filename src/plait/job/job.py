@@ -74,6 +74,11 @@ class DataJob(Value):
         default=0, description="of a map-style dataset: processes per rank that read it"
     )
     drop_last: bool = Field(default=False, description="leave out the last batch of an epoch where it is short")
+    whole: bool | None = Field(
+        default=None,
+        description="every rank reads the whole batch of a dataset, for a collate that mixes samples or draws random "
+        "numbers; without, each reads its share, but with collate the whole batch",
+    )
     batched: bool | None = Field(
         default=None, description="an iterable gives whole batches, not samples; true for a DataLoader"
     )

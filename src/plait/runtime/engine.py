@@ -1,6 +1,6 @@
 """The engine: a plan run on torch.distributed, in the user's own processes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +20,7 @@ from plait.plan.plan import Plan
 from plait.plan.simulate import check
 from plait.plan.tasks import check_tasks, for_task, precision_of, task_of, together
 from plait.runtime import checkpoint, export
-from plait.runtime.batch import Batch, samples_of
+from plait.runtime.batch import Batch, Portion, portion_of
 from plait.runtime.clocks import now, offset_to_first
 from plait.runtime.compute import Compute, StepData
 from plait.runtime.execute import Executor
@@ -197,39 +197,59 @@ class Engine:
         """Steps left out since a gradient was not finite."""
         return self._update.skipped
 
-    def step(self, batch: Mapping[str, Any], task: str | None = None) -> float:
+    def positions(self, samples: int, task: str | None = None) -> Sequence[int]:
+        """Which samples of a global batch of ``samples`` this rank reads; all where ``lengths`` depend on them all."""
+        work = self._works[self._task(task)]
+        return range(samples) if self._lengths is not None else work.positions(samples)
+
+    def step(self, batch: Mapping[str, Any] | Portion, task: str | None = None) -> float:
         """One optimizer step over the global batch, given whole on every rank; the global loss, on every rank.
+
+        A rank may instead give the ``Portion`` that it reads, see ``positions``.
 
         A batch may hold fewer or more samples than planned, as the last of an epoch does. Of tasks that alternate
         the batch's inputs tell which it is, or ``task`` does.
         """
-        name, work, batch = self._work_for(batch, task)
-        run = work.training(samples_of(batch, work.inputs))
-        data = self._data(work, run, batch)
+        name, work, portion = self._work_for(batch, task)
+        run = work.training(portion.samples)
+        data = self._data(work, run, portion)
         self._train(work, True)
         self._execute(work, run, data, self._pace.get(name), training=True)
         self.step_number += 1
         self._done = work
         return self.outcome.loss
 
-    def _work_for(self, batch: Mapping[str, Any], task: str | None) -> tuple[str, Work, Mapping[str, Any]]:
-        """The task that a batch is for, the work in the form of its inputs, and the batch filled up."""
+    def _task(self, task: str | None, inputs: Collection[str] = ()) -> str:
+        """The task's name; where none is given, that of such inputs."""
         if task is not None and task not in self._works:
             raise RunError(f"task: there is no {task!r}; the plans are for {', '.join(self._works)}")
-        name = next(iter(self._works)) if len(self._works) == 1 else task or task_of(self._plans, set(batch))
-        work = self._works[name]
-        samples_of(batch, work.inputs)  # an input that is missing is told first
-        if self._lengths is not None:
-            batch = padded(batch, work.inputs, self._lengths)
-            work = work.in_form(form_of(batch, work.inputs), self._loss_of(name))
-        return name, work, batch
+        return next(iter(self._works)) if len(self._works) == 1 else task or task_of(self._plans, set(inputs))
 
-    def _data(
-        self, work: Work, run: Runnable, batch: Mapping[str, Any], wanted: frozenset[str] = frozenset()
-    ) -> StepData:
+    def _work_for(self, batch: Mapping[str, Any] | Portion, task: str | None) -> tuple[str, Work, Portion]:
+        """The task that a batch is for, the work in the form of its inputs, and the batch filled up."""
+        name = self._task(task, batch.inputs if isinstance(batch, Portion) else batch)
+        work = self._works[name]
+        portion = portion_of(batch, work.inputs)  # an input that is missing is told first
+        if not portion.samples:
+            raise RunError("batch: there are no samples in it")
+        if isinstance(batch, Portion):
+            self._check_positions(portion, name)
+        if self._lengths is not None:
+            inputs = padded(portion.inputs, work.inputs, self._lengths)
+            portion = Portion(portion.samples, portion.positions, inputs)
+            work = work.in_form(form_of(inputs, work.inputs), self._loss_of(name))
+        return name, work, portion
+
+    def _check_positions(self, portion: Portion, task: str) -> None:
+        absent = set(self.positions(portion.samples, task)).difference(portion.positions)
+        if absent:
+            raise RunError(f"batch: rank {self.rank} reads the samples {sorted(absent)} of it, which were not given")
+
+    def _data(self, work: Work, run: Runnable, portion: Portion, wanted: frozenset[str] = frozenset()) -> StepData:
         sizes = run.programs.placement.micro_batches
-        slices = Batch(batch, work.inputs, sizes, self.device)
-        shares = shares_of(work.captured.graph.losses, sizes, slices, work.captured.count)
+        slices = Batch(portion, work.inputs, sizes, self.device)
+        losses = [term for stage in work.stages for term in work.losses_of(stage)]
+        shares = shares_of(losses, sizes, slices, work.captured.count)
         return StepData(slices, shares, self._seed, self.step_number, wanted)
 
     def evaluate(
@@ -255,15 +275,13 @@ class Engine:
         return {"loss": total / samples if samples else float("nan"), "samples": samples, **joined}
 
     def _evaluate_one(
-        self, work: Work, batch: Mapping[str, Any], values: Mapping[str, str]
+        self, work: Work, portion: Portion, values: Mapping[str, str]
     ) -> tuple[float, dict[str, Tensor], int]:
         """Loss, outputs (name → value in ``values``) and number of samples."""
-        samples = samples_of(batch, work.inputs)
-        if not samples:
-            raise RunError("batch: there are no samples in it")
+        samples = portion.samples
         run = work.evaluation(samples)
         self._train(work, False)
-        data = self._data(work, run, batch, frozenset(values.values()))
+        data = self._data(work, run, portion, frozenset(values.values()))
         compute = self._execute(work, run, data, None, training=False)
         loss = self._update.agree(compute.loss, counting=False).loss
         makers = {name: (value, _maker(work, value)) for name, value in values.items()}

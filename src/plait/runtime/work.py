@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from plait.errors import CaptureError, RunError
 from plait.model.capture import Captured, retrace
-from plait.model.graph import TensorSpec
+from plait.model.graph import Loss, Scope, TensorSpec
 from plait.model.stages import Stage, build_stage
 from plait.model.traced import LossFunction
 from plait.plan.compile import placement_of
@@ -70,6 +71,31 @@ class Work:
             placement = replace(placement, stages=stages, reductions=())
             self._evaluation[samples] = self._with_layouts(lower(forward_only(placement), placement))
         return self._evaluation[samples]
+
+    def positions(self, samples: int) -> list[int]:
+        """Which samples of a global batch of so many this rank reads: its own micro-batches', where it has inputs.
+
+        What makes a weighted loss reads them all, since it weighs its micro-batches against the others.
+        """
+        placement = self.training(samples).programs.placement
+        read = {m for stage in self.stages for m in self._read(stage, placement)}
+        starts = list(accumulate(placement.micro_batches, initial=0))
+        return [p for m in sorted(read) for p in range(starts[m], starts[m + 1])]
+
+    def _read(self, stage: int, placement: Placement) -> Sequence[int]:
+        """The micro-batches whose inputs a stage reads on this rank."""
+        graph, everything = self.captured.graph, range(len(placement.micro_batches))
+        if any(term.scope is Scope.WEIGHTED for term in self.losses_of(stage)):
+            return everything
+        if not any(graph.by_name[name].inputs for name in self.plan.stages[stage].layers):
+            return ()
+        own = [r.micro_batches for r in placement.stages[stage].replicas if r.rank == self._rank]
+        return everything if placement.stages[stage].batch_scope else [m for ms in own for m in ms]
+
+    def losses_of(self, stage: int) -> list[Loss]:
+        """The loss terms that a stage makes."""
+        graph = self.captured.graph
+        return [term for term in graph.losses if graph.producers[term.value] in self.plan.stages[stage].layers]
 
     def in_form(self, inputs: Mapping[str, TensorSpec], loss: LossFunction | None) -> "Work":
         """The same stages for inputs of other lengths. The model is traced again for them, once for each form.
