@@ -11,6 +11,7 @@ import torch
 from plait.errors import FileError, RunError
 from plait.job.data import Data, data_of
 from plait.job.job import Job
+from plait.runtime.batch import Portion
 
 MINE = """
 import torch
@@ -49,6 +50,9 @@ def dicts():
 
 def renamed(samples):
     return {"y": torch.stack([sample["x"] for sample in samples])}
+
+def listed_x(samples):
+    return {"x": torch.stack([sample["x"] for sample in samples])}
 
 class ByStep:
     def batch(self, step):
@@ -104,6 +108,21 @@ def test_a_resumed_run_has_the_samples_that_would_have_come(tmp_path: Path, kind
     stored = json.loads(json.dumps(last.after))
     rest = islice(data(tmp_path, kind).batches(taken, stored), 7 - taken)
     assert [fed.whole["x"].tolist() for fed in rest] == whole[taken:]
+
+
+def test_of_a_dataset_only_the_samples_that_this_rank_reads_are_read(tmp_path: Path) -> None:
+    for fields in ({}, {"workers": 1}, {"collate": "mine:listed_x", "whole": False}):
+        given = data(tmp_path, "listed", options={"broken": 1}, shuffle=False, **fields)
+        batch = next(given.batches(0, None, lambda samples: [0, samples - 1])).batch
+        assert isinstance(batch, Portion)
+        assert (batch.samples, batch.positions, batch.inputs["x"].tolist()) == (4, (0, 3), [0, 3])
+        assert next(given.batches(0, None, lambda _: [])).batch == Portion(4, (), {})
+
+
+def test_a_collate_is_given_the_whole_batch_unless_told_otherwise(tmp_path: Path) -> None:
+    for fields in ({"collate": "mine:listed_x"}, {"whole": True}):
+        given = data(tmp_path, "listed", shuffle=False, **fields)
+        assert next(given.batches(0, None, lambda _: [0])).whole["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_random_numbers_in_worker_processes_are_the_same_on_every_rank(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from plait.model.deferred import deferred
 from plait.plan.groups import GroupRule
 from plait.plan.plan import Plan
+from plait.runtime.batch import Portion
 from plait.runtime.engine import Engine
 from plait.runtime.groups import NamedParameters, parameter_groups
 
@@ -45,6 +46,19 @@ def train(
     with Engine(model, Plan.parse(plan_text), optimizer=sgd, timeout=30, max_grad_norm=max_norm) as engine:
         losses = _run(engine, batch, steps, save, load)
         return losses, _own(engine), engine.timeline()
+
+
+def train_on_portions(
+    rank: int, make: Maker, plan_text: str, steps: int = 2
+) -> tuple[list[float], dict[str, Tensor], list[int]]:
+    """Losses, this rank's parameters, and the samples that it was given: those that it reads."""
+    model, batch = make()
+    with Engine(model, Plan.parse(plan_text), optimizer=sgd, timeout=30) as engine:
+        count = len(next(iter(batch.values())))
+        positions = list(engine.positions(count))
+        given = Portion(count, positions, {n: t[positions] for n, t in batch.items()})
+        losses = [engine.step(given) for _ in range(steps)]
+        return losses, _own(engine), positions
 
 
 def train_with_schedule(
