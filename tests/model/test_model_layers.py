@@ -192,3 +192,26 @@ def test_a_heavy_block_with_a_hook_stays_whole() -> None:
 
 def doubled(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:
     return result * 2
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)) for _ in range(2))
+        self.head = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        loss: Tensor = (self.head(x) - y).pow(2).mean()
+        return loss
+
+
+def test_what_batch_norm_means_is_told_in_words_and_can_be_overruled_as_told() -> None:
+    batch = {"x": torch.randn(4, 16), "y": torch.randn(4, 16)}
+    notes = capture(Normed(), batch).graph.notes
+    for path in ("blocks.0", "blocks.1"):
+        (told,) = [n for n in notes if n.startswith(f"{path}.1 (BatchNorm1d)")]
+        assert f"`scopes: {{{path}: microbatch}}`" in told
+    graph = capture(Normed(), batch, scopes={"blocks.0": "microbatch", "blocks.1": "microbatch"}).graph
+    assert all(layer.scope is Scope.MICROBATCH for layer in graph.layers)

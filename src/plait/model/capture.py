@@ -19,8 +19,8 @@ from plait.model.code import LayerCode, LayerNodes, runner
 from plait.model.decide import Decision, cut_layers, decide, recall, term_names
 from plait.model.describe import describe, layer_nodes, learning, value_specs
 from plait.model.graph import BranchGraph, Loss, Scope, TensorSpec
-from plait.model.group import Cut
 from plait.model.losses import Count, guarded, labels
+from plait.model.notes import notes
 from plait.model.precision import Precision, precision_of
 from plait.model.rehearse import check_numbers, rehearse
 from plait.model.restore import unchanged
@@ -307,21 +307,11 @@ def _assemble(traced: Traced, decision: Decision) -> Captured:
         outputs={name: names[node] for name, node in tape.outputs.items()},
         mixing=tuple(tape.nodes[n].name for n in sorted(decision.mixing)),
         by_hand=isinstance(traced, TracedByHand),
-        notes=(*decision.notes, *_notes(traced, made, layers)),
+        notes=(*decision.notes, *notes(model, tape, layers, [g.batch for g in made.groups], list(traced.specs))),
     )
     code = {x.name: LayerCode(model, tape, [x], set(x.writes), traced.canonical, traced.precision) for x in layers}
     counters = {names[t.node]: (c, runner(model, tape, c.node)) for t, _, c in decision.losses if c is not None}
     return Captured(graph, model, code, tape, tuple(layers), traced.canonical, counters)
-
-
-def _notes(traced: Traced, made: Cut, layers: Sequence[LayerNodes]) -> list[str]:
-    found = [
-        f"{layer.name} needs the whole batch at once: micro-batches wait for each other there"
-        for layer, group in zip(layers, made.groups, strict=True)
-        if group.batch
-    ]
-    unused = [n for n in traced.specs if not any(n in layer.inputs for layer in layers)]
-    return found + [f"the input {name} is not used" for name in unused]
 
 
 def _samples(specs: Mapping[str, TensorSpec], inputs: Mapping[str, Tensor]) -> int:
