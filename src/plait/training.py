@@ -56,6 +56,7 @@ def engine_of(
         paced=paced,
         timeout=job.timeout,
         precision=job.precision,
+        lengths=job.lengths,
         weights=folder,
         branches={name: branches_of(one, model) for name, one in jobs_of(job).items()},
     )

@@ -62,10 +62,12 @@ def one_thread() -> None:
 
 
 def example_of(job: Job) -> dict[str, Any]:
-    """The job's first global batch."""
+    """The job's first global batch, filled up to the lengths that are planned for."""
     from plait.job.data import data_of
+    from plait.runtime.padding import planned
 
-    return data_of(job).first()
+    example = data_of(job).first()
+    return example if job.lengths is None else planned(example, job.lengths)
 
 
 def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | None = None) -> "Captured":

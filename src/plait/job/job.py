@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from plait.files import FileValue, Value
 from plait.model.precision import Precision
 from plait.plan.groups import GroupRule
+from plait.plan.lengths import Lengths
 
 Reference = Annotated[
     str,
@@ -186,6 +187,9 @@ class Job(FileValue, kind="plait-job/1"):
     precision: Precision = Field(
         Precision.FP32,
         description="fp32 (the model's own dtypes), bf16 (autocast), or bf16-params (with master weights in fp32)",
+    )
+    lengths: Lengths | None = Field(
+        None, description="batches whose samples are longer or shorter than the first ones; refused without"
     )
     optimizer: OptimizerJob = OptimizerJob()
     scheduler: SchedulerJob | None = None

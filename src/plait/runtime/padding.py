@@ -14,6 +14,18 @@ ALONG = 1
 """The dimension of the length."""
 
 
+def planned(example: Mapping[str, Any], lengths: Lengths) -> dict[str, Any]:
+    """The example batch with the lengths to plan for; raises RunError for one that is too long."""
+    sizes = {n: example[n].shape[ALONG] for n in lengths.pad if n in example and example[n].dim() > ALONG}
+    filled = dict(example)
+    for name, size in sizes.items():
+        wanted = lengths.length or -(-size // (lengths.multiple_of or 1)) * (lengths.multiple_of or 1)
+        if size > wanted:
+            raise RunError(f"batch: {name} is {size} long, lengths.length is {wanted}; cut the samples, or raise it")
+        filled[name] = _to(wanted, example[name], lengths.pad[name])
+    return filled
+
+
 def padded(batch: Mapping[str, Any], specs: Mapping[str, TensorSpec], lengths: Lengths) -> dict[str, Any]:
     """The batch with each input that ``lengths.pad`` names filled up; raises RunError for one that is too long."""
     return dict(batch) | {name: _filled(name, batch, specs, lengths) for name in lengths.pad if name in batch}
@@ -32,7 +44,12 @@ def _filled(name: str, batch: Mapping[str, Any], specs: Mapping[str, TensorSpec]
             f"batch: {name} is {length} long, planned is {wanted}; cut it, plan for the longest, or give "
             "lengths.multiple_of"
         )
-    return functional.pad(tensor, [0, 0] * (tensor.dim() - 1 - ALONG) + [0, wanted - length], value=lengths.pad[name])
+    return _to(wanted, tensor, lengths.pad[name])
+
+
+def _to(wanted: int, tensor: Tensor, value: float) -> Tensor:
+    more = wanted - tensor.shape[ALONG]
+    return functional.pad(tensor, [0, 0] * (tensor.dim() - 1 - ALONG) + [0, more], value=value)
 
 
 def form_of(batch: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
