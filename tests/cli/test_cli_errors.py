@@ -50,7 +50,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
         ("steps: 300\n", "", "steps: missing; it is required"),
         ("global_batch: 128", "global_batch: -1", "global_batch: Input should be greater than 0"),
         ("transformers:CLIPModel", "transformers:KLIPModel", "model.class: transformers"),
-        ("hidden_size: 64", "hidden_size: 63", "model.config: CLIPConfig refuses it"),
+        ("hidden_size: 64", "hidden_size: 63", "model.config: CLIPConfig raised"),
         ("digits:Digits", "digitz:Digits", "data.factory: no module 'digitz'"),
         ("digits:Digits", "digits:Figures", "data.factory: "),
         ("shift: 1", "shipt: 1", "data.options: Digits has no option 'shipt'; it has batch, seed, shift"),

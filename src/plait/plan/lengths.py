@@ -10,8 +10,9 @@ from plait.files import Value
 class Lengths(Value):
     """Inputs in ``pad`` are filled up along their second dimension; the others are taken as they come.
 
-    ``length`` is the planned length; without it, it is that of the example batch. Without ``multiple_of`` inputs are filled up to the planned length, so that all steps are alike. With it they get
-    the next multiple of it, and the model is traced once for each length that occurs: choose it so that these are few.
+    ``length`` is the planned length; without it, it is that of the example batch. Without ``multiple_of`` inputs are
+    filled up to the planned length, so that all steps are alike. With it they get the next multiple of it, and the
+    model is traced once for each length that occurs: choose it so that these are few.
     """
 
     pad: dict[str, float] = Field(
