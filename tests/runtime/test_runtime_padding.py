@@ -12,7 +12,7 @@ BATCH = {"ids": torch.ones(2, 5, dtype=torch.int64), "image": torch.ones(2, 3)}
 
 @pytest.mark.parametrize(("options", "length"), [({"length": 8}, 8), ({"multiple_of": 4}, 8), ({}, 5)], ids=str)
 def test_the_example_gets_the_planned_length(options: dict[str, int], length: int) -> None:
-    found = planned(BATCH, Lengths(pad={"ids": 7}, **options))  # type: ignore[arg-type]
+    found = planned(BATCH, Lengths(pad={"ids": 7}, **options))
     assert found["ids"].tolist() == [[1] * 5 + [7] * (length - 5)] * 2
     assert found["image"] is BATCH["image"]
 

@@ -21,8 +21,8 @@ class Lengths(Value):
         examples=[{"input_ids": 0, "attention_mask": 0, "labels": -100}],
     )
     length: Annotated[int, Field(gt=0)] | None = Field(
-        None, description="the length to plan for; without it that of the first batch"
+        default=None, description="the length to plan for; without it that of the first batch"
     )
     multiple_of: Annotated[int, Field(gt=0)] | None = Field(
-        None, description="fill up to a multiple of this instead of the planned length"
+        default=None, description="fill up to a multiple of this instead of the planned length"
     )
