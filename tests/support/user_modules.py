@@ -203,19 +203,6 @@ class Siamese(nn.Module):
         return 1 - functional.cosine_similarity(self._embed(x), self._embed(y)).mean()
 
 
-class Compiled(nn.Module):
-    """A block that the user has compiled (without a compiler: graphs are only taken)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = block(), nn.Linear(WIDTH, WIDTH)
-        self.middle = torch.compile(block(), backend="eager")
-        self.first.compile(backend="eager")
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return functional.mse_loss(self.last(self.middle(self.first(x))), y)
-
-
 MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "nested": Nested,
     "auxiliary": Auxiliary,
@@ -226,7 +213,6 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "checkpointed": Checkpointed,
     "hooked": Hooked,
     "siamese": Siamese,
-    "compiled": Compiled,
 }
 
 
