@@ -26,6 +26,7 @@ from plait.job.rates import scheduler_of
 from plait.job.resolve import resolve, theirs
 from plait.job.tasks import Turns, jobs_of, main_task, turns_of
 from plait.job.update import optimizer_of
+from plait.model.streams import generators_held
 from plait.plan.plan import Plan
 from plait.progress import Progress
 from plait.runtime import checkpoint
@@ -110,7 +111,11 @@ class Ahead:
 
     def _begin(self) -> "Future[Turn] | None":
         self._left -= 1
-        return self._pool.submit(next, self._batches) if self._left >= 0 else None
+        return self._pool.submit(self._made) if self._left >= 0 else None
+
+    def _made(self) -> Turn:
+        with generators_held():
+            return next(self._batches)
 
     def take(self) -> Turn:
         """The next step's batch; raises what the data raised."""

@@ -2,10 +2,24 @@
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+
+_GENERATORS = threading.RLock()
+"""Random generators are the process's, not a thread's: torch's, numpy's and Python's own."""
+
+
+@contextlib.contextmanager
+def generators_held() -> Iterator[None]:
+    """No other thread that asks for them seeds, draws from or looks at the process's random generators meanwhile.
+
+    A layer's dropout and the batches that are made while it runs would else take each other's numbers.
+    """
+    with _GENERATORS:
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +41,9 @@ class Stream:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restores the caller's random states (CPU and current CUDA device) at the end."""
+    """Restores the caller's random states (CPU and current CUDA device) at the end; no other thread draws meanwhile."""
     devices = [torch.cuda.current_device()] if _cuda_in_use() else []
-    with torch.random.fork_rng(devices=devices):
+    with generators_held(), torch.random.fork_rng(devices=devices):
         yield
 
 

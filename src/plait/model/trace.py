@@ -28,6 +28,7 @@ from plait.model.casting import weights_dtype
 from plait.model.explain import explain, no_chance
 from plait.model.precision import Precision
 from plait.model.restore import HOOKS, split_hooks, unchanged, without_caches
+from plait.model.streams import generators_held
 from plait.model.unused import run_and_find_unused
 
 _CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, torch.layout, Enum, slice)
@@ -229,7 +230,14 @@ class Tracing:
         self._calls, self._runs = [], []
         token = _TRACING.set(self)
         try:
-            with unchanged(self._model), without_caches(self._model), no_chance(self._model), self._patched(), _quiet():
+            with (
+                generators_held(),
+                unchanged(self._model),
+                without_caches(self._model),
+                no_chance(self._model),
+                self._patched(),
+                _quiet(),
+            ):
                 program = torch.export.export(Asking(question), (dict(batch),), strict=False)
         finally:
             _TRACING.reset(token)
