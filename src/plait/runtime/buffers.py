@@ -13,7 +13,7 @@ Snapshot = Mapping[str, Tensor]
 
 @dataclass
 class ChangedBuffers:
-    """Knows, after the first forward of each stage, which of its buffers a forward changes."""
+    """Knows, after the first forward of each stage in a step, which of its buffers a forward changes."""
 
     _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -21,18 +21,18 @@ class ChangedBuffers:
     def noting(self, number: int, stage: nn.Module) -> Iterator[dict[str, Tensor]]:
         """Runs a forward of stage ``number``; what is given is filled with the changed buffers' values before it."""
         buffers = dict(stage.named_buffers())
-        watched = self._names.get(number, tuple(buffers))
-        before = {name: buffers[name].detach().clone() for name in watched}
+        before = {name: buffers[name].detach().clone() for name in self._names.get(number, buffers)}
         found: dict[str, Tensor] = {}
         yield found
-        found.update({n: t for n, t in before.items() if not torch.equal(t, buffers[n])})
-        self._names.setdefault(number, tuple(found))
+        if number not in self._names:
+            self._names[number] = tuple(name for name, t in before.items() if not torch.equal(t, buffers[name]))
+        found.update({name: before[name] for name in self._names[number]})
 
 
 @contextmanager
 def as_before(stage: nn.Module, snapshot: Snapshot) -> Iterator[None]:
     """Runs a forward of ``stage`` again, on the buffers of the first time; afterwards they are as they were."""
-    buffers = {name: dict(stage.named_buffers())[name] for name in snapshot}
+    buffers = {name: buffer for name, buffer in stage.named_buffers() if name in snapshot}
     present = {name: buffer.detach().clone() for name, buffer in buffers.items()}
     _set(buffers, snapshot)
     yield

@@ -90,8 +90,7 @@ class Engine:
         self._precision = precision_of(self._plans, precision)
         self.plan = next(iter(self._plans.values()))
         self.device = own_device(device)
-        for one in self._plans.values():
-            check(one)
+        programs = {name: check(one) for name, one in self._plans.items()}
         self._ranks = len(self.plan.devices)
         self.rank = join(self._ranks, self.device, timeout)
         check_hosts([self.plan.cluster.by_name[name].node for name in self.plan.devices])
@@ -108,8 +107,9 @@ class Engine:
         self._masters = self._make_masters()
         if len(self._plans) > 1:
             self._plans = together(self._plans, {name: c.graph for name, c in captured.items()})
+            programs = {name: check(one) for name, one in self._plans.items()}
         self._works = {
-            name: Work(one, captured[name], stages, check(one), self.rank)
+            name: Work(one, captured[name], stages, programs[name], self.rank)
             for (name, one), stages in zip(self._plans.items(), self._parts.stages, strict=True)
         }
         self._mode = True
@@ -265,7 +265,7 @@ class Engine:
         dims: dict[str, int] = {}
         for batch in batches:
             _, work, given = self._work_for(batch, task)
-            values = _values(work, outputs)
+            values = work.values_of(outputs)
             loss, found, count = self._evaluate_one(work, given, values)
             total, samples = total + loss * count, samples + count
             for name, tensor in found.items():
@@ -284,7 +284,7 @@ class Engine:
         data = self._data(work, run, portion, frozenset(values.values()))
         compute = self._execute(work, run, data, None, training=False)
         loss = self._update.agree(compute.loss, counting=False).loss
-        makers = {name: (value, _maker(work, value)) for name, value in values.items()}
+        makers = {name: (value, work.maker(value)) for name, value in values.items()}
         placement, specs = run.programs.placement, work.captured.graph.values
         found = gather_outputs(compute.results, makers, placement, specs, self.rank, self.device)
         return loss, found, samples
@@ -413,17 +413,3 @@ def _plans(given: Plan | str | Path | Mapping[str, Plan | str | Path]) -> dict[s
     found = {name: plan if isinstance(plan, Plan) else Plan.load(plan) for name, plan in named.items()}
     check_tasks(found)
     return found
-
-
-def _values(work: Work, outputs: Sequence[str]) -> dict[str, str]:
-    """The values of ``outputs``; raises RunError for one that the plan does not keep."""
-    kept = work.plan.model.outputs
-    unknown = [name for name in outputs if name not in kept]
-    if unknown:
-        raise RunError(f"outputs: the plan keeps no output {unknown[0]!r}; it keeps {', '.join(kept) or 'none'}")
-    return {name: kept[name] for name in outputs}
-
-
-def _maker(work: Work, value: str) -> int:
-    layer = work.captured.graph.producers[value]
-    return next(i for i, stage in enumerate(work.plan.stages) if layer in stage.layers)

@@ -65,7 +65,10 @@ def load(path: str | Path, wanted: Mapping[str, Tensor], aliases: Mapping[str, s
     the model does not have. Raises CheckpointError naming tensors that are missing, or of another shape or kind.
     """
     where = tensors_in(path)
-    names = {name: _name_in(name, where, aliases) for name in wanted}
+    others: dict[str, list[str]] = {}
+    for alias, own in aliases.items():
+        others.setdefault(own, []).append(alias)
+    names = {name: next((n for n in (name, *others.get(name, ())) if n in where), None) for name in wanted}
     missing = sorted(name for name, found in names.items() if found is None)
     unknown = sorted(name for name in where if name not in aliases and name not in wanted)
     if missing:
@@ -95,11 +98,6 @@ def _near(missing: Sequence[str], unknown: Collection[str]) -> str:
     if near:
         return f"; near {missing[0]} it has {some(near)}, which the model lacks"
     return f"; it has {some(sorted(unknown))}, which the model lacks: is it this model's?"
-
-
-def _name_in(name: str, where: Mapping[str, Path], aliases: Mapping[str, str]) -> str | None:
-    others = (alias for alias, own in aliases.items() if own == name)
-    return next((n for n in (name, *others) if n in where), None)
 
 
 def _read(opened: Any, file: Path, name: str) -> Tensor:

@@ -97,6 +97,19 @@ class Work:
         graph = self.captured.graph
         return [term for term in graph.losses if graph.producers[term.value] in self.plan.stages[stage].layers]
 
+    def values_of(self, outputs: Sequence[str]) -> dict[str, str]:
+        """Output → value; raises RunError for one that the plan does not keep."""
+        kept = self.plan.model.outputs
+        unknown = [name for name in outputs if name not in kept]
+        if unknown:
+            raise RunError(f"outputs: the plan keeps no output {unknown[0]!r}; it keeps {', '.join(kept) or 'none'}")
+        return {name: kept[name] for name in outputs}
+
+    def maker(self, value: str) -> int:
+        """The stage that makes a value, by its position in the plan."""
+        layer = self.captured.graph.producers[value]
+        return next(i for i, stage in enumerate(self.plan.stages) if layer in stage.layers)
+
     def in_form(self, inputs: Mapping[str, TensorSpec], loss: LossFunction | None) -> "Work":
         """The same stages for inputs of other lengths. The model is traced again for them, once for each form.
 
