@@ -15,6 +15,11 @@ def said(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *lines[:1]])[:300] + place
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, its kind where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def is_theirs(filename: str) -> bool:
     """Whether a file is neither plait's nor an installed package's."""
     file = Path(filename)

@@ -21,9 +21,9 @@ from plait.job.feed import Fed, Position
 from plait.job.folder import RunFolder
 from plait.job.job import Job
 from plait.job.metric import check_metrics, figures_of
-from plait.job.model import branches_of, model_of
+from plait.job.model import branches_of, loss_of, model_of
 from plait.job.rates import scheduler_of
-from plait.job.resolve import resolve, theirs
+from plait.job.resolve import theirs
 from plait.job.tasks import Turns, jobs_of, main_task, turns_of
 from plait.job.update import optimizer_of
 from plait.model.streams import generators_held
@@ -61,11 +61,6 @@ def engine_of(
         weights=folder,
         branches={name: branches_of(one, model) for name, one in jobs_of(job).items()},
     )
-
-
-def loss_of(job: Job) -> Any:
-    """The job's own loss; None where the model has one."""
-    return resolve(job.loss, job.modules_folder, job.where("loss")) if job.loss else None
 
 
 Positions = Mapping[str, Position]

@@ -4,7 +4,7 @@ import pytest
 
 from plait.model import zoo
 from plait.model.capture import capture
-from support import gradients, partitions, zoo_models
+from support import gradients, zoo_models
 from support.pool import Pool
 
 MODELS = [name for name in zoo.__all__ if name.islower()]
@@ -15,7 +15,5 @@ MODELS = [name for name in zoo.__all__ if name.islower()]
 def test_gradients_equal_the_unpartitioned_model(ranks: Pool, name: str) -> None:
     make = zoo_models.maker(name)
     graph = capture(*make()).graph
-    expected = gradients.of_model(make)
-    for way, homes in partitions.WAYS.items():
-        plan = partitions.plan_by(graph, 3, homes(graph, 3))
-        assert gradients.error(gradients.run(ranks, make, plan), expected) <= 1, way
+    for way, error in gradients.errors(ranks, make, graph):
+        assert error <= 1, way

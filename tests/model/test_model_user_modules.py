@@ -3,7 +3,7 @@
 import pytest
 
 from plait.model.capture import capture
-from support import gradients, partitions, user_modules
+from support import gradients, user_modules
 from support.pool import Pool
 
 
@@ -28,7 +28,5 @@ def test_a_sum_of_losses_that_starts_from_zeros_has_no_term_for_them() -> None:
 def test_gradients_equal_the_unpartitioned_module(ranks: Pool, name: str) -> None:
     make = user_modules.maker(name)
     graph = capture(*make()).graph
-    expected = gradients.of_model(make)
-    for way, homes in partitions.WAYS.items():
-        plan = partitions.plan_by(graph, 3, homes(graph, 3))
-        assert gradients.error(gradients.run(ranks, make, plan), expected) <= 1, way
+    for way, error in gradients.errors(ranks, make, graph):
+        assert error <= 1, way

@@ -1,6 +1,6 @@
 """Gradients of one step: of a model by itself, and of a plan of it run by ranks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from plait.model.by_hand import Branches
 from plait.model.casting import cast_inputs, cast_weights, running
+from plait.model.graph import BranchGraph
 from plait.model.precision import Precision
 from plait.plan.plan import Plan
 from plait.runtime.engine import Engine
+from support import partitions
 from support.jobs import Maker, loss_of
 from support.pool import Pool
 
@@ -96,3 +98,11 @@ def run(
     """Each rank's loss and gradients under ``plan``, of a model that ``describe`` tells by hand if it is given."""
     found: list[tuple[float, dict[str, Tensor]]] = ranks.run(len(plan.devices), of_plan, make, plan.dump(), describe)
     return found
+
+
+def errors(ranks: Pool, make: Maker, graph: BranchGraph) -> Iterator[tuple[str, float]]:
+    """(way, error) of each of the three ways over three ranks."""
+    expected = of_model(make)
+    for way, homes in partitions.WAYS.items():
+        plan = partitions.plan_by(graph, 3, homes(graph, 3))
+        yield way, error(run(ranks, make, plan), expected)

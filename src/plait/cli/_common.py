@@ -76,18 +76,16 @@ def capture_job(job: Job, example: dict[str, Any], scopes: Mapping[str, str] | N
     A model that this machine can't well hold is captured without weights, if its code lets it be built so; one that is
     described by hand has to run.
     """
-    from plait.job.model import branches_of, light_model_of, model_of
-    from plait.job.resolve import resolve
+    from plait.job.model import branches_of, light_model_of, loss_of, model_of
     from plait.model.capture import capture
 
-    loss = resolve(job.loss, job.modules_folder, job.where("loss")) if job.loss else None
     both = {**job.scopes, **(scopes or {})}
     model = light_model_of(job) if job.model.branches is None else model_of(job)
     return capture(
         model,
         example,
         outputs=job.outputs,
-        loss=loss,
+        loss=loss_of(job),
         scopes=both,
         precision=job.precision,
         branches=branches_of(job, model),

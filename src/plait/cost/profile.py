@@ -20,6 +20,7 @@ from plait.cost.timing import Trial, cpu_timer, cuda_timer, optimizer_seconds
 from plait.errors import CostError
 from plait.model.casting import weights_cast
 from plait.model.graph import BranchGraph, Layer, Scope
+from plait.model.steps import home_of
 from plait.model.streams import undisturbed
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _read_values(
 def _undisturbed(captured: "Captured", device: torch.device, threads: int) -> Iterator[None]:
     """The model on ``device`` with gradients to be filled; afterwards all is as it was."""
     model, codes = captured.model, list(captured.code.values())
-    home = next((p.device for p in model.parameters()), torch.device("cpu"))
+    home = home_of(model)
     gradients = {name: p.grad for name, p in model.named_parameters()}
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     before = torch.get_num_threads()

@@ -4,15 +4,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plait.errors import FileError, PlaitError, RunError
+from plait.errors import FileError, RunError
 from plait.job.job import DataJob, Job
-from plait.job.resolve import call, resolve, with_given
-from plait.theirs import said
+from plait.job.resolve import call, resolve, theirs, with_given
 
 if TYPE_CHECKING:
     from plait.job.feed import Fed, Feed, Position, Positions
 
 T = TypeVar("T")
+
+
+class _End:
+    """There is nothing more."""
+
+
+_END = _End()
 
 
 @dataclass(frozen=True)
@@ -146,14 +152,10 @@ def _check(reference: str, batch: Any) -> None:
 def _told(reference: str, source: Iterator[T]) -> Iterator[T]:
     """What ``source`` gives; raises RunError in place of what the user's code raises."""
     while True:
-        try:
-            item = next(source)
-        except StopIteration:
+        with theirs("data", reference, RunError):
+            item = next(source, _END)
+        if isinstance(item, _End):
             return
-        except PlaitError:
-            raise
-        except (Exception, SystemExit) as error:  # whatever the user's code raises
-            raise RunError(f"data: {reference} raised {said(error)}") from error
         yield item
 
 

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from plait.errors import RunError
 from plait.job.job import Job
-from plait.job.resolve import resolve
+from plait.job.resolve import resolve, theirs
 from plait.job.tasks import jobs_of
-from plait.theirs import said
 
 
 def metric_of(job: Job) -> Callable[..., Any] | None:
@@ -32,10 +31,8 @@ def figures_of(job: Job, outputs: Mapping[str, Tensor], inputs: Mapping[str, Ten
     if metric is None or job.evaluate is None:
         return {}
     name = job.evaluate.metric
-    try:
+    with theirs("evaluate.metric", name, RunError):
         return _named(name.rpartition(":")[2], metric(outputs, inputs))
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
-        raise RunError(f"evaluate.metric: {name} raised {said(error)}") from error
 
 
 def _named(name: str, value: Any) -> dict[str, float]:

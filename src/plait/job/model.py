@@ -39,6 +39,11 @@ def light_model_of(job: Job) -> "nn.Module":
     return model_of(job) if fits and any(p.is_meta for p in model.parameters()) else model
 
 
+def loss_of(job: Job) -> Any:
+    """The job's own loss; None where the model has one. Raises FileError naming the field."""
+    return resolve(job.loss, job.modules_folder, job.where("loss")) if job.loss else None
+
+
 def branches_of(job: Job, model: "nn.Module") -> "Branches | None":
     """The job's description of its model; None where it is traced. Raises FileError naming the field."""
     from plait.model.by_hand import Branches

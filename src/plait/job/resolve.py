@@ -30,14 +30,14 @@ def resolve(reference: str, folder: Path, where: str) -> Any:
 
 
 @contextmanager
-def theirs(where: str, name: str) -> Iterator[None]:
-    """The user's own code runs here: what it raises becomes a FileError that says in which line of theirs."""
+def theirs(where: str, name: str, kind: type[PlaitError] = FileError) -> Iterator[None]:
+    """The user's own code runs here: what it raises becomes a ``kind`` that says in which line of theirs."""
     try:
         yield
     except PlaitError:
         raise
     except (Exception, SystemExit) as error:
-        raise FileError(f"{where}: {name} raised {said(error)}") from error
+        raise kind(f"{where}: {name} raised {said(error)}") from error
 
 
 def call(function: Callable[..., Any], options: Mapping[str, Any], where: str, *first: Any) -> Any:

@@ -25,11 +25,13 @@ from plait.model.precision import Precision, precision_of
 from plait.model.rehearse import check_numbers, rehearse
 from plait.model.restore import unchanged
 from plait.model.standins import try_without_weights, with_values, without_weights
+from plait.model.steps import home_of
 from plait.model.tape import Kind, Tape
 from plait.model.trace import Asking, Question
 from plait.model.traced import LossFunction, Traced, question_of, trace_model
 from plait.model.traced_by_hand import TracedByHand, decide_by_hand, recall_by_hand, recalled, trace_by_hand
 from plait.model.trial import PARTS, Trial, run_trial, trial_batch, without_dropout
+from plait.theirs import first_line
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,7 @@ def _compare(
         question = question_of(model, tuple(specs), (), loss, wants_loss=True)
         Asking(question)({n: t.clone() for n, t in batch.items()})
     except Exception as error:  # the model's own code may raise anything, or need other arguments
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return [f"the parts could not be compared with the model's own forward: {why}"]
+        return [f"the parts could not be compared with the model's own forward: {first_line(error)}"]
     _verify(captured, question, batch)
     return []
 
@@ -199,7 +200,7 @@ def _unlisted(model: nn.Module, graph: BranchGraph, canonical: Mapping[str, str]
 
 
 def _on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = home_of(model)
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 

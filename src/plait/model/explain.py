@@ -13,6 +13,7 @@ import numpy as np
 from torch import fx, nn
 
 from plait.errors import CaptureError
+from plait.theirs import first_line
 
 _LINES = 8
 """Lines up to the failing one in which a random draw is looked for."""
@@ -84,7 +85,7 @@ def _advice(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    return first_line(error)[:300]
 
 
 def _random(where: str, settings: list[str]) -> str:

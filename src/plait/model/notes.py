@@ -6,6 +6,7 @@ from itertools import compress
 from torch import nn
 
 from plait.model.code import LayerNodes
+from plait.model.steps import batch_norms, find_module
 from plait.model.tape import Kind, Tape
 
 
@@ -21,9 +22,8 @@ def notes(
 def _waiting(model: nn.Module, tape: Tape, layer: LayerNodes) -> str:
     calls = [str(tape.nodes[n].target) for n in layer.nodes if tape.nodes[n].kind is Kind.CALL]
     for call in calls:
-        for path, module in model.get_submodule(call).named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                return _batch_norm(call, f"{call}.{path}" if path else call, module)
+        for path, norm in batch_norms(find_module(model, call)):
+            return _batch_norm(call, f"{call}.{path}" if path else call, norm)
     return f"{layer.name} needs the whole batch at once: micro-batches wait for each other there"
 
 

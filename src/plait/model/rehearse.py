@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -10,6 +9,7 @@ from plait.errors import CaptureError
 from plait.model.explain import module_at
 from plait.model.restore import unchanged
 from plait.model.standins import without_weights
+from plait.model.steps import home_of
 from plait.model.trace import Asking
 from plait.model.traced import LossFunction, question_of
 from plait.model.trial import without_dropout
@@ -31,7 +31,7 @@ def rehearse(
 ) -> None:
     """Raise CaptureError where the model or its loss fails on the example batch, or the loss is not finite there."""
     question = question_of(model, tuple(example), tuple(outputs), loss, wants_loss=True)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = home_of(model)
     batch = {name: tensor.to(device, copy=True) for name, tensor in example.items()}
     name = type(model).__name__
     try:

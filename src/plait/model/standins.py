@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from plait.errors import CaptureError
 from plait.model.losses import terms
 from plait.model.roles import Roles
-from plait.model.steps import Step, find_module, is_item
+from plait.model.steps import Step, batch_norms, find_module, is_item
 from plait.model.tape import Context, Form, Kind, Node, Tape
 from plait.model.trial import PARTS, Trial, try_values
 
@@ -136,10 +136,9 @@ class StandIns:
     def batch_norms(self) -> Iterator[int]:
         """Calls of modules that take statistics over the batch."""
         for node in self._tape.nodes:
-            if node.kind is Kind.CALL and self._roles.owned[node.number]:
-                parts = find_module(self._model, node.target).modules()
-                if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts):
-                    yield node.number
+            called = node.kind is Kind.CALL and self._roles.owned[node.number]
+            if called and any(batch_norms(find_module(self._model, node.target))):
+                yield node.number
 
     def notes(self) -> Iterator[str]:
         """What trying could not tell."""

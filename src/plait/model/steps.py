@@ -1,7 +1,7 @@
 """Nodes of a tape as calls that run: the one interpreter behind stages, trials and counts."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -146,6 +146,18 @@ def find_module(root: nn.Module, path: str) -> nn.Module:
             raise CaptureError(f"no module {path!r}: {part!r} is missing")
         root = found
     return root
+
+
+def batch_norms(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """(path, norm) of each norm in ``module``, itself included, that takes its statistics over the batch."""
+    for path, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            yield path, part
+
+
+def home_of(model: nn.Module) -> torch.device:
+    """The device of the model's parameters; the CPU where it has none."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def is_item(node: Node) -> bool:

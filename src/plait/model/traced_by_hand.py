@@ -26,6 +26,7 @@ from plait.model.traced import Traced, canonical_names
 from plait.model.trial import Trial, resized
 from plait.model.unify import SAMPLES, form_between
 from plait.model.unused import Operations
+from plait.theirs import first_line
 
 
 @dataclass(frozen=True)
@@ -247,8 +248,8 @@ def _run_node(node: Node, model: nn.Module, values: dict[int, Any], context: Con
 
 
 def _why(node: Node, error: Exception, samples: int) -> str:
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    said = f"{node.line or f'branches: {node.name}'}: raises {type(error).__name__} for {samples} samples: {reason}"
+    where = node.line or f"branches: {node.name}"
+    said = f"{where}: raises {type(error).__name__} for {samples} samples: {first_line(error)}"
     if node.kind is Kind.PART and isinstance(error, (AttributeError, TypeError)) and callable(node.target.part.run):
         said += f". It is shown only what it uses ({', '.join(node.target.part.uses) or 'nothing'}): name all in uses"
     return said

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from plait.model.graph import Scope
 from plait.model.losses import Count, counts, terms
 from plait.model.roles import Roles
-from plait.model.steps import Step
+from plait.model.steps import Step, batch_norms
 from plait.model.streams import undisturbed
 from plait.model.tape import Context, Form, Kind, Node, Ref, Tape
 
@@ -29,9 +29,8 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
         (m._buffers, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None
     ]
     model.eval()
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.training = True
+    for _, norm in batch_norms(model):
+        norm.training = True
     try:
         with undisturbed(), torch.no_grad():
             yield

@@ -51,12 +51,15 @@ def check_suffix(path: Path) -> None:
 def svg(graph: BranchGraph) -> str:
     """The picture's text."""
     made = place(graph)
-    left = min([0.0, *(label.left for label in labels(made, graph)), *(route(e).left for e in made.edges)])
+    texts = labels(made, graph)
+    left = min([0.0, *(label.left for label in texts), *(route(e).left for e in made.edges)])
     inside = max(made.width + GAP - left, 740.0)
     notes = _notes(graph, int(inside / 6.6))
     width = inside + 2 * MARGIN
     height = HEADER + made.height + GAP + NOTE * len(notes) + 2 * MARGIN
-    body = "\n".join([*_header(graph), *_body(made, graph, MARGIN - left), *_footer(notes, HEADER + made.height + GAP)])
+    body = "\n".join(
+        [*_header(graph), *_body(made, texts, graph, MARGIN - left), *_footer(notes, HEADER + made.height + GAP)]
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label={quoteattr("Branch graph of " + graph.model)}>\n'
@@ -97,7 +100,7 @@ def _header(graph: BranchGraph) -> Iterator[str]:
     )
 
 
-def _body(made: Placement, graph: BranchGraph, left: float) -> Iterator[str]:
+def _body(made: Placement, texts: Sequence[Label], graph: BranchGraph, left: float) -> Iterator[str]:
     colour = {branch: index % len(FILLS) for index, branch in enumerate(graph.branches)}
     yield f'<g transform="translate({left:.0f} {MARGIN + HEADER:.0f})">'
     yield from (_frame(frame) for frame in made.frames)
@@ -105,7 +108,7 @@ def _body(made: Placement, graph: BranchGraph, left: float) -> Iterator[str]:
     yield from _chains(made)
     for placed in made.boxes:
         yield from _box(placed, graph, colour[placed.box.branch])
-    for label in labels(made, graph):
+    for label in texts:
         yield from _label(label)
     yield "</g>"
 

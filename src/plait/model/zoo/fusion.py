@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from plait.model.zoo.example import Example
+from plait.model.zoo.example import Example, image_and_text
 
 
 def _bridge_tower(width: int, layers: int, cross: int, image: int, vocabulary: int, dropout: float) -> Any:
@@ -42,7 +42,7 @@ def bridge_tower(
     from transformers import BridgeTowerForImageAndTextRetrieval
 
     config = _bridge_tower(width, layers, cross, image, vocabulary, dropout)
-    batch = _image_and_text(samples, image, words, vocabulary)
+    batch = image_and_text(samples, image, words, vocabulary)
     batch["labels"] = torch.arange(samples) % 2
     return BridgeTowerForImageAndTextRetrieval(config).train(), batch
 
@@ -55,7 +55,7 @@ def bridge_tower_contrastive(
     from transformers import BridgeTowerForContrastiveLearning
 
     config = _bridge_tower(width, layers, cross, image, vocabulary, dropout)
-    return BridgeTowerForContrastiveLearning(config).train(), _image_and_text(samples, image, words, vocabulary)
+    return BridgeTowerForContrastiveLearning(config).train(), image_and_text(samples, image, words, vocabulary)
 
 
 def blip_captioning(
@@ -65,7 +65,7 @@ def blip_captioning(
     """``transformers.BlipForConditionalGeneration``: every text layer cross-attends to the image; a token mean."""
     from transformers import BlipForConditionalGeneration
 
-    batch = _image_and_text(samples, image, words, vocabulary)
+    batch = image_and_text(samples, image, words, vocabulary)
     batch["labels"] = batch["input_ids"].clone()
     return BlipForConditionalGeneration(_blip(width, layers, image, words, vocabulary)).train(), batch
 
@@ -77,7 +77,7 @@ def blip(
     """``transformers.BlipModel``: two towers that meet in a contrastive loss."""
     from transformers import BlipModel
 
-    batch = _image_and_text(samples, image, words, vocabulary)
+    batch = image_and_text(samples, image, words, vocabulary)
     return BlipModel(_blip(width, layers, image, words, vocabulary)).train(), batch
 
 
@@ -101,11 +101,3 @@ def _blip(width: int, layers: tuple[int, int], image: int, words: int, vocabular
         projection_dim=width,
         image_text_hidden_size=width,
     )
-
-
-def _image_and_text(samples: int, image: int, words: int, vocabulary: int) -> dict[str, torch.Tensor]:
-    return {
-        "input_ids": torch.randint(3, vocabulary, (samples, words)),
-        "attention_mask": torch.ones(samples, words, dtype=torch.long),
-        "pixel_values": torch.randn(samples, 3, image, image),
-    }

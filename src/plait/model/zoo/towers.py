@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from plait.model.zoo.example import Example
+from plait.model.zoo.example import Example, image_and_text
 
 
 def clip(
@@ -32,11 +32,7 @@ def clip(
         vision_config={**shared, "num_hidden_layers": layers[0], "image_size": image, "patch_size": patch},
         projection_dim=width,
     )
-    batch = {
-        "input_ids": torch.randint(3, vocabulary, (samples, words)),
-        "attention_mask": torch.ones(samples, words, dtype=torch.long),
-        "pixel_values": torch.randn(samples, 3, image, image),
-    }
+    batch = image_and_text(samples, image, words, vocabulary)
     return CLIPModel(config).train(), batch
 
 
@@ -87,11 +83,7 @@ def chinese_clip(
         vision_config={**shared, "num_hidden_layers": layers[0], "image_size": image, "patch_size": 4},
         projection_dim=width,
     )
-    batch = {
-        "input_ids": torch.randint(1, vocabulary, (samples, words)),
-        "attention_mask": torch.ones(samples, words, dtype=torch.long),
-        "pixel_values": torch.randn(samples, 3, image, image),
-    }
+    batch = image_and_text(samples, image, words, vocabulary, lowest=1)
     return ChineseCLIPModel(config).train(), batch
 
 
@@ -111,11 +103,7 @@ def dual_encoder(
         ),
         projection_dim=width,
     )
-    batch = {
-        "input_ids": torch.randint(1, vocabulary, (samples, words)),
-        "attention_mask": torch.ones(samples, words, dtype=torch.long),
-        "pixel_values": torch.randn(samples, 3, image, image),
-    }
+    batch = image_and_text(samples, image, words, vocabulary, lowest=1)
     return VisionTextDualEncoderModel(config).train(), batch
 
 
